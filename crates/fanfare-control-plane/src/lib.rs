@@ -1,0 +1,1 @@
+//! The control plane's shell: API, store, streams, timers around the engine.

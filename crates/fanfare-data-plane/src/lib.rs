@@ -1,0 +1,1 @@
+//! The data plane's shell: sockets and timers around the dispatcher.

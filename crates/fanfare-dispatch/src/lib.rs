@@ -1,0 +1,1 @@
+//! The data plane's decisions as a pure state machine: queues, slots, deadlines.

@@ -1,0 +1,1 @@
+//! The control plane as a pure state machine: step(now, event) -> commands.

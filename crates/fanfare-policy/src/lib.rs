@@ -1,0 +1,1 @@
+//! Decisions as pure functions: autoscaling, demand, placement, balancing, eviction, routing.

@@ -1,0 +1,1 @@
+//! What is kept: one interface, an embedded durable engine, a conformance suite.

@@ -1,0 +1,29 @@
+//! The words of the system, as data.
+//!
+//! Ids, functions, resources, reasons, and the messages that the three roles exchange.
+//! Nothing here knows an encoding, a clock, a socket or a file: the edge crates (`fanfare-api`, `fanfare-link`)
+//! translate to and from the outside, so that decisions can be tested and simulated as plain functions.
+
+mod function;
+mod id;
+pub mod limits;
+mod message;
+mod reason;
+mod resources;
+mod scaling;
+mod stages;
+mod time;
+
+pub use function::{
+    Balance, CodeDigest, Contract, FunctionRoute, FunctionSpec, InvalidName, RevisionSpec, Sizing, Timeouts,
+};
+pub use id::{DataPlaneId, Epoch, FunctionId, FunctionName, NodeId, RevisionId, SandboxId};
+pub use message::{
+    Condemned, DataPlaneHello, FromDataPlane, FromNode, FunctionLoad, GoneCause, HeldLease, NodeHello,
+    SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
+};
+pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
+pub use resources::Resources;
+pub use scaling::{Hpa, Kpa, Metric, Scaling, ScalingPolicy};
+pub use stages::Stages;
+pub use time::Timestamp;

@@ -1,0 +1,83 @@
+//! Every limit of the system that is not a setting of one function, in one place.
+//!
+//! Each has the reason code that a caller sees when it is reached, where there is a caller.
+
+use std::time::Duration;
+
+/// Characters in a function's name: a DNS label.
+pub const FUNCTION_NAME_LEN_MAX: usize = 63;
+/// Functions one control plane keeps.
+pub const FUNCTIONS_MAX: usize = 1_000_000;
+/// Slots of one sandbox, as Knative's `containerConcurrency`.
+pub const CONCURRENCY_MAX: u32 = 1_000;
+/// Sandboxes of one function.
+pub const SCALE_MAX: u32 = 100_000;
+/// Requests that may wait for one function on one data plane.
+pub const QUEUE_LIMIT_MAX: u32 = 1_000_000;
+/// Requests that may wait for one function on one data plane, unless it says otherwise.
+pub const QUEUE_LIMIT_DEFAULT: u32 = 10_000;
+/// Environment variables of one function.
+pub const ENV_VARS_MAX: usize = 256;
+/// Bytes of all names and values of one function's environment.
+pub const ENV_BYTES_MAX: usize = 32 * 1024;
+/// Arguments of a function's command.
+pub const COMMAND_ARGS_MAX: usize = 256;
+/// Bytes of one function's code, packed.
+pub const CODE_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of a JSON body on the control API.
+pub const API_BODY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a request head that the data plane reads: 64 KiB of headers and the request line.
+pub const REQUEST_HEAD_BYTES_MAX: usize = 96 * 1024;
+/// Header fields of one request or response.
+pub const HEADERS_MAX: usize = 256;
+/// Lines of a sandbox's log that travel with a failure.
+pub const LOG_TAIL_LINES: usize = 20;
+/// Bytes of a sandbox's log that travel with a failure.
+pub const LOG_TAIL_BYTES: usize = 4 * 1024;
+/// Bytes of logs a node keeps for one function before the oldest are dropped.
+pub const LOG_BYTES_PER_FUNCTION: u64 = 8 << 20;
+/// Messages between two roles that may wait for the wire; beyond it the stream is cut and resynced.
+pub const LINK_QUEUE_MESSAGES_MAX: usize = 65_536;
+/// Messages in one batch on the wire.
+pub const LINK_BATCH_MESSAGES_MAX: usize = 1_024;
+/// Bytes of one batch on the wire.
+pub const LINK_BATCH_BYTES_MAX: usize = 16 << 20;
+/// How often a data plane or a node says that it lives when it has nothing else to say.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
+/// Silence after which a data plane or a node counts as lost. A broken stream counts as silence from then on.
+pub const LIVENESS_TIMEOUT: Duration = Duration::from_millis(1_000);
+/// How often a data plane reports the load of its active functions.
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the autoscaler decides for active functions (Knative's tick).
+pub const AUTOSCALER_TICK: Duration = Duration::from_secs(2);
+/// Creations of one revision that may fail in a row before its waiting requests are answered with the reason.
+pub const START_FAILURES_BEFORE_REFUSAL: u32 = 1;
+/// First pause before another attempt after a failed creation; doubles to the maximum.
+pub const START_BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Longest pause between attempts after failed creations.
+pub const START_BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Grace between SIGTERM and SIGKILL of an idle sandbox.
+pub const STOP_GRACE: Duration = Duration::from_millis(500);
+/// Longest time that a data plane lets in-flight requests finish when it shuts down.
+pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// What a sandbox reserves unless its function says otherwise.
+pub const MEMORY_REQUEST_DEFAULT_BYTES: u64 = 16 << 20;
+/// What a sandbox reserves unless its function says otherwise.
+pub const CPU_REQUEST_DEFAULT_MILLI: u64 = 10;
+/// What a sandbox may use at most unless its function says otherwise.
+pub const MEMORY_LIMIT_DEFAULT_BYTES: u64 = 128 << 20;
+/// Smallest memory limit that starts an interpreter.
+pub const MEMORY_LIMIT_MIN_BYTES: u64 = 8 << 20;
+/// Largest memory limit of one sandbox.
+pub const MEMORY_LIMIT_MAX_BYTES: u64 = 1 << 40;
+/// Processes and threads of one sandbox unless its function says otherwise.
+pub const PIDS_LIMIT_DEFAULT: u32 = 128;
+/// Bytes of a sandbox's private `/tmp` unless its function says otherwise.
+pub const TMP_LIMIT_DEFAULT_BYTES: u64 = 64 << 20;
+/// Time a sandbox has to become ready unless its function says otherwise.
+pub const START_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// Time an invocation has, queueing included, unless its function says otherwise.
+pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+/// Longest time an invocation may be given.
+pub const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);

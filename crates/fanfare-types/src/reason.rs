@@ -1,0 +1,205 @@
+//! Why something was refused or failed: one table of stable codes.
+
+use std::fmt;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $status:literal, $hint:literal;)*) => {
+        /// Why a request was refused or failed by the platform. The code is stable; clients may match on it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason { $($(#[$doc])* $name,)* }
+
+        impl Reason {
+            /// Every reason there is.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name,)*];
+
+            /// The stable code, as in the `X-Fanfare-Reason` header and in problem documents.
+            #[must_use]
+            pub const fn code(self) -> &'static str { match self { $(Reason::$name => $code,)* } }
+
+            /// The HTTP status it is answered with.
+            #[must_use]
+            pub const fn status(self) -> u16 { match self { $(Reason::$name => $status,)* } }
+
+            /// What to do next.
+            #[must_use]
+            pub const fn hint(self) -> &'static str { match self { $(Reason::$name => $hint,)* } }
+        }
+    };
+}
+
+reasons! {
+    /// No function of that name.
+    FunctionNotFound = "function-not-found", 404, "list what there is with `fanfare list`";
+    /// Neither a function's host nor a function's path.
+    RouteNotFound = "route-not-found", 404, "call /function/NAME/… or set the Host header to the function's name";
+    /// Malformed, or over a limit of the protocol.
+    BadRequest = "bad-request", 400, "see the detail";
+    /// A field of a registration is wrong.
+    InvalidField = "invalid-field", 422, "correct the named field";
+    /// A function of that name exists already.
+    FunctionExists = "function-exists", 409, "update it with `fanfare update`, or delete it first";
+    /// The named code was never uploaded.
+    CodeNotFound = "code-not-found", 422, "upload the code first: PUT /v1/blobs/DIGEST";
+    /// The uploaded bytes are not what the digest says.
+    CodeMismatch = "code-mismatch", 422, "upload it again";
+    /// Larger than the limit.
+    TooLarge = "too-large", 413, "send less; the limit is in the detail";
+    /// The function's queue is full.
+    QueueFull = "queue-full", 429, "try again later, or raise the function's queue limit or maximum scale";
+    /// The data plane has as many requests as it may hold.
+    DataPlaneFull = "data-plane-full", 503, "try again later, or add a data plane";
+    /// The request's time ran out while it waited for a slot.
+    QueueTimeout = "queue-timeout", 504, "raise the timeout, the maximum scale or the cluster's capacity";
+    /// The request's time ran out while the function was working on it.
+    RequestTimeout = "request-timeout", 504, "raise the function's timeout, or make it faster";
+    /// The handler raised an error.
+    HandlerError = "handler-error", 502, "see the message; `fanfare logs NAME` has the rest";
+    /// The sandbox ended while it worked on the request.
+    SandboxExited = "sandbox-exited", 502, "see the detail; `fanfare logs NAME` has the rest";
+    /// The sandbox was killed for using more memory than its limit.
+    OutOfMemory = "out-of-memory", 502, "raise the function's memory limit";
+    /// The sandbox closed the connection without an answer, though it lives.
+    ConnectionClosed = "connection-closed", 502, "the function closed its socket before it answered";
+    /// The sandbox's answer is not HTTP.
+    BadResponse = "bad-response", 502, "the function's answer is not valid HTTP";
+    /// The node that ran the sandbox was lost.
+    NodeLost = "node-lost", 502, "try again; the request may have been executed";
+    /// No sandbox of the function can be started.
+    StartFailed = "start-failed", 503, "see the detail and the log lines, then `fanfare update NAME`";
+    /// The handler's file, its handler or its program is missing.
+    HandlerNotFound = "handler-not-found", 503, "check the file and the handler's name";
+    /// The interpreter that the function needs is not on the node.
+    InterpreterMissing = "interpreter-missing", 503, "install it on every node; `fanfare doctor` lists what is missing";
+    /// The function's dependencies could not be installed.
+    DependenciesFailed = "dependencies-failed", 503, "see the log lines";
+    /// The function did not become ready in time.
+    StartTimeout = "start-timeout", 503, "raise the start timeout, or make start-up faster";
+    /// No node has room for another sandbox, or there is no node.
+    NoCapacity = "no-capacity", 503, "add a node, free room, or lower the function's request";
+    /// The data plane is shutting down.
+    ShuttingDown = "shutting-down", 503, "try again: another data plane will answer";
+    /// The data plane does not yet know the functions.
+    NotSynced = "not-synced", 503, "try again in a moment";
+    /// The control plane that was asked is not the leader, or cannot reach its store.
+    Unavailable = "unavailable", 503, "try again in a moment";
+    /// Something that should never happen.
+    Internal = "internal", 500, "please report it with the request id";
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code())
+    }
+}
+
+/// Why no sandbox came up, as the node saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartFailure {
+    /// What went wrong.
+    pub kind: StartFailureKind,
+    /// One sentence of at most 300 characters: what, and with which value.
+    pub detail: String,
+    /// The last lines that the sandbox wrote, within [`crate::limits::LOG_TAIL_LINES`] and `LOG_TAIL_BYTES`.
+    pub log_tail: String,
+}
+
+/// Kinds of failed starts, told apart because the remedy differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StartFailureKind {
+    /// The code blob could not be fetched or unpacked.
+    Code,
+    /// The handler's file, its handler or its program is missing.
+    HandlerNotFound,
+    /// The handler's module raised an error when imported.
+    ImportFailed,
+    /// No interpreter for it on the node.
+    InterpreterMissing,
+    /// `requirements.txt` (or `package.json`) could not be satisfied.
+    DependenciesFailed,
+    /// It ended before it was ready.
+    Exited(ExitCause),
+    /// It was not ready in time.
+    Timeout,
+    /// The node refused: its own limits, or an operating system error.
+    Node,
+}
+
+impl StartFailureKind {
+    /// What a waiting caller is told.
+    #[must_use]
+    pub const fn reason(self) -> Reason {
+        match self {
+            StartFailureKind::HandlerNotFound => Reason::HandlerNotFound,
+            StartFailureKind::InterpreterMissing => Reason::InterpreterMissing,
+            StartFailureKind::DependenciesFailed => Reason::DependenciesFailed,
+            StartFailureKind::Timeout => Reason::StartTimeout,
+            StartFailureKind::Exited(ExitCause::OutOfMemory) => Reason::OutOfMemory,
+            StartFailureKind::Code
+            | StartFailureKind::ImportFailed
+            | StartFailureKind::Exited(_)
+            | StartFailureKind::Node => Reason::StartFailed,
+        }
+    }
+
+    /// Whether the same revision could succeed on another try or another node.
+    #[must_use]
+    pub const fn may_pass(self) -> bool {
+        matches!(self, StartFailureKind::Code | StartFailureKind::Node | StartFailureKind::Timeout)
+    }
+}
+
+/// How a sandbox ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ExitCause {
+    /// It ended by itself with this status.
+    Status(i32),
+    /// A signal that the platform did not send.
+    Signal(i32),
+    /// The kernel killed it for exceeding its memory limit.
+    OutOfMemory,
+    /// The platform stopped it as ordered.
+    Stopped,
+    /// The node was lost or restarted and could not adopt it.
+    NodeLost,
+}
+
+impl ExitCause {
+    /// What a caller whose request it held is told.
+    #[must_use]
+    pub const fn reason(self) -> Reason {
+        match self {
+            ExitCause::OutOfMemory => Reason::OutOfMemory,
+            ExitCause::NodeLost => Reason::NodeLost,
+            ExitCause::Status(_) | ExitCause::Signal(_) | ExitCause::Stopped => Reason::SandboxExited,
+        }
+    }
+}
+
+impl fmt::Display for ExitCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExitCause::Status(status) => write!(f, "exited with status {status}"),
+            ExitCause::Signal(signal) => write!(f, "ended by signal {signal}"),
+            ExitCause::OutOfMemory => f.write_str("killed: out of memory"),
+            ExitCause::Stopped => f.write_str("stopped as ordered"),
+            ExitCause::NodeLost => f.write_str("lost with its node"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn codes_are_unique_and_statuses_are_errors() {
+        let codes: BTreeSet<_> = Reason::ALL.iter().map(|r| r.code()).collect();
+        assert_eq!(codes.len(), Reason::ALL.len());
+        for reason in Reason::ALL {
+            assert!((400..600).contains(&reason.status()), "{reason}");
+            assert!(!reason.hint().is_empty(), "{reason}");
+            assert!(reason.code().chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{reason}");
+        }
+    }
+}
