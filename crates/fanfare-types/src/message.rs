@@ -59,6 +59,15 @@ pub enum ToDataPlane {
         /// How many.
         slots: u32,
     },
+    /// Give back `slots` slots of this function, whichever they are: free ones at once, others as they become free,
+    /// before a waiting request of yours gets them. For the data plane that needs them more. An absolute number that
+    /// replaces the previous one; 0 cancels.
+    Yield {
+        /// The function.
+        function: FunctionId,
+        /// How many slots.
+        slots: u32,
+    },
     /// Give back *all* slots of `sandboxes` sandboxes of this function that you choose: idle ones first, the longest
     /// idle first; then busy ones as they become free. An absolute number that replaces the previous one; 0 cancels.
     Retire {
@@ -235,6 +244,8 @@ pub enum StopMode {
     Graceful,
     /// SIGKILL: for condemned ones.
     Kill,
+    /// Only if its creation has not begun; otherwise it goes on and is reported as usual.
+    IfNotBegun,
 }
 
 /// Node daemon to control plane.
