@@ -38,6 +38,8 @@ pub const LOG_TAIL_BYTES: usize = 4 * 1024;
 pub const LOG_BYTES_PER_FUNCTION: u64 = 8 << 20;
 /// Messages between two roles that may wait for the wire; beyond it the stream is cut and resynced.
 pub const LINK_QUEUE_MESSAGES_MAX: usize = 65_536;
+/// Bytes of messages between two roles that may wait for the wire; beyond it the stream is cut and resynced.
+pub const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
 /// Messages in one batch on the wire.
 pub const LINK_BATCH_MESSAGES_MAX: usize = 1_024;
 /// Bytes of one batch on the wire.

@@ -1,0 +1,106 @@
+//! How a node or a data plane reaches the control plane.
+
+use std::fmt;
+use std::sync::Arc;
+
+use fanfare_types::{CodeDigest, FromDataPlane, FromNode, ToDataPlane, ToNode};
+use futures_util::stream::BoxStream;
+
+use crate::{BlobError, BlobReader, EpochGate, Hub, Link, LogRecord, pair};
+
+/// Why the control plane could not be reached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// The address is not one.
+    #[error("not an address of a control plane: {0}")]
+    Address(String),
+    /// Nobody answers there.
+    #[error("the control plane cannot be reached: {0}")]
+    Unreachable(String),
+    /// Somebody answers, but not as a control plane of this version.
+    #[error("the control plane refused: {0}")]
+    Refused(String),
+}
+
+/// Opens links to the control plane, in this process or over the network. Cheap to clone.
+#[derive(Clone)]
+pub struct Dialer {
+    to: To,
+}
+
+#[derive(Clone)]
+enum To {
+    InProcess(Arc<dyn Hub>),
+}
+
+impl Dialer {
+    /// To a control plane in this process.
+    #[must_use]
+    pub fn in_process(hub: Arc<dyn Hub>) -> Self {
+        Dialer { to: To::InProcess(hub) }
+    }
+
+    /// Opens the link of a node daemon.
+    ///
+    /// # Errors
+    /// [`DialError`]; trying again is the caller's decision.
+    pub async fn node(&self, gate: EpochGate) -> Result<Link<FromNode, ToNode>, DialError> {
+        match &self.to {
+            To::InProcess(hub) => {
+                let (ours, theirs) = pair(gate);
+                hub.node(theirs);
+                Ok(ours)
+            }
+        }
+    }
+
+    /// Opens the link of a data plane.
+    ///
+    /// # Errors
+    /// [`DialError`]; trying again is the caller's decision.
+    pub async fn data_plane(&self, gate: EpochGate) -> Result<Link<FromDataPlane, ToDataPlane>, DialError> {
+        match &self.to {
+            To::InProcess(hub) => {
+                let (ours, theirs) = pair(gate);
+                hub.data_plane(theirs);
+                Ok(ours)
+            }
+        }
+    }
+
+    /// Opens a code blob.
+    ///
+    /// # Errors
+    /// [`BlobError`], here or in the middle of the stream.
+    pub async fn fetch_blob(&self, digest: CodeDigest) -> Result<BlobReader, BlobError> {
+        match &self.to {
+            To::InProcess(hub) => hub.blob(digest).await,
+        }
+    }
+
+    /// Sends log lines under the number that the control plane gave; resolves when the lines end or the receiver
+    /// wants no more.
+    ///
+    /// # Errors
+    /// [`DialError`] when the control plane cannot be reached or was lost meanwhile.
+    pub async fn push_logs(
+        &self,
+        transfer: u64,
+        lines: BoxStream<'static, LogRecord>,
+    ) -> Result<(), DialError> {
+        match &self.to {
+            To::InProcess(hub) => {
+                hub.logs(transfer, lines).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            To::InProcess(_) => f.write_str("Dialer(in process)"),
+        }
+    }
+}
