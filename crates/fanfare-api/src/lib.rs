@@ -1,1 +1,33 @@
-//! The control API's JSON documents, their checks and their translation to and from the domain.
+//! The control API's JSON documents, their checks, and their translation to and from the domain.
+//!
+//! [`FunctionDocument`] is what a user writes (the same field names in JSON and in `fanfare.toml`);
+//! `FunctionSpec::try_from` checks every field against its limit and says which one is wrong, what is allowed and
+//! what was given. The other documents are what the API answers. Nothing here knows HTTP or a file.
+
+mod answers;
+mod check;
+mod cluster;
+mod field_error;
+mod function;
+mod problem;
+mod quantity;
+mod scaling;
+mod stored;
+
+pub use answers::{
+    BlobDocument, DecisionDocument, DeployOutcome, DeployResult, FailureDocument, FunctionListDocument,
+    FunctionState, FunctionStatusDocument, FunctionSummaryDocument, LogLineDocument, LogStreamName,
+    PrepareResult, SandboxCounts, StagesDocument,
+};
+pub use cluster::{
+    ClusterStatusDocument, DataPlaneDocument, HealthDocument, LeaderDocument, NodeDocument, NodeListDocument,
+    ResourcesDocument,
+};
+pub use field_error::FieldError;
+pub use function::{
+    BalanceName, EnvDocument, FunctionDocument, HandlerDocument, LimitsDocument, TimeoutsDocument,
+};
+pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
+pub use quantity::{Quantity, parse_bytes, parse_cpus, parse_duration};
+pub use scaling::{MetricName, PolicyName, ProfileName, ScalingDocument};
+pub use stored::{StoredError, decode_stored, encode_stored};

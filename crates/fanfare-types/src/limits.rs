@@ -22,6 +22,10 @@ pub const ENV_VARS_MAX: usize = 256;
 pub const ENV_BYTES_MAX: usize = 32 * 1024;
 /// Arguments of a function's command.
 pub const COMMAND_ARGS_MAX: usize = 256;
+/// Bytes of all arguments of a function's command.
+pub const COMMAND_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of a handler's file path, and of its name.
+pub const HANDLER_LEN_MAX: usize = 1_024;
 /// Bytes of one function's code, packed.
 pub const CODE_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a JSON body on the control API.
@@ -77,6 +81,30 @@ pub const MEMORY_LIMIT_MAX_BYTES: u64 = 1 << 40;
 pub const PIDS_LIMIT_DEFAULT: u32 = 128;
 /// Bytes of a sandbox's private `/tmp` unless its function says otherwise.
 pub const TMP_LIMIT_DEFAULT_BYTES: u64 = 64 << 20;
+/// Largest CPU request or limit of one sandbox.
+pub const CPU_MAX_MILLI: u64 = 1_024_000;
+/// Smallest CPU limit that the kernel enforces: 1 ms in each 100 ms.
+pub const CPU_LIMIT_MIN_MILLI: u64 = 10;
+/// Fewest processes and threads that an interpreter with its shim needs.
+pub const PIDS_LIMIT_MIN: u32 = 4;
+/// Most processes and threads of one sandbox.
+pub const PIDS_LIMIT_MAX: u32 = 32_768;
+/// Smallest private `/tmp`.
+pub const TMP_LIMIT_MIN_BYTES: u64 = 64 << 10;
+/// Largest private `/tmp`.
+pub const TMP_LIMIT_MAX_BYTES: u64 = 64 << 30;
+/// Shortest timeout of a function: the resolution of the deadlines.
+pub const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// Longest time a sandbox may be given to become ready.
+pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
+/// Longest window, delay or period of a scaling policy, as Knative's.
+pub const SCALING_WINDOW_MAX: Duration = Duration::from_secs(3_600);
+/// Shortest window of a scaling policy.
+pub const SCALING_WINDOW_MIN: Duration = Duration::from_millis(100);
+/// Shortest time between two decisions of a scaling policy.
+pub const SCALING_TICK_MIN: Duration = Duration::from_millis(10);
+/// Largest target, threshold or rate of a scaling policy.
+pub const SCALING_FACTOR_MAX: f64 = 1e6;
 /// Time a sandbox has to become ready unless its function says otherwise.
 pub const START_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Time an invocation has, queueing included, unless its function says otherwise.

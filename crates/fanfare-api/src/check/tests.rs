@@ -1,0 +1,390 @@
+use fanfare_types::{Hpa, Kpa, Metric, Scaling, ScalingPolicy};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{decode_stored, encode_stored};
+
+const DIGEST: &str = "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5";
+
+fn hello() -> Value {
+    json!({"name": "hello", "code": DIGEST, "handler": {"kind": "python", "file": "hello.py"}})
+}
+
+/// `hello` with the value at a dotted path replaced.
+fn with(path: &str, value: Value) -> Value {
+    let mut document = hello();
+    let mut at = &mut document;
+    for key in path.split('.') {
+        let Value::Object(fields) = at else { panic!("{path} leads into a scalar") };
+        at = fields.entry(key).or_insert_with(|| json!({}));
+    }
+    *at = value;
+    document
+}
+
+fn check(document: &Value) -> Result<FunctionSpec, FieldError> {
+    FunctionSpec::try_from(FunctionDocument::from_json(document.to_string().as_bytes())?)
+}
+
+#[test]
+fn name_and_handler_suffice() {
+    let spec = check(&hello()).unwrap();
+    assert_eq!(spec.runtime.as_ref(), "process");
+    assert_eq!(spec.contract, Contract::Python { file: "hello.py".into(), handler: "handler".into() });
+    assert_eq!(spec.sizing, Sizing::default());
+    assert_eq!(spec.timeouts, Timeouts::default());
+    assert_eq!(spec.scaling, Scaling::default());
+    assert_eq!(spec.queue_limit, limits::QUEUE_LIMIT_DEFAULT);
+    assert_eq!(spec.balance, Balance::Knative);
+    let fake = check(&json!({"name": "f", "handler": {"kind": "fake"}})).unwrap();
+    assert_eq!((fake.runtime.as_ref(), fake.code), ("fake", None));
+}
+
+#[test]
+fn amounts_are_numbers_or_text() {
+    let cases = [
+        ("limits.memory_limit", json!("256MiB"), "limits.memory_limit", json!(256 << 20)),
+        ("limits.cpu_limit", json!("500m"), "limits.cpu_limit", json!(0.5)),
+        ("limits.cpu_request", json!("2"), "limits.cpu_request", json!(2)),
+        ("timeouts.request", json!("500ms"), "timeouts.request", json!(0.5)),
+        ("timeouts.start", json!("2m"), "timeouts.start", json!(120)),
+        ("scaling.scale_down_delay", json!("1h"), "scaling.scale_down_delay", json!(3600)),
+    ];
+    for (path, text, field, number) in cases {
+        let spec = check(&with(path, text.clone())).unwrap();
+        assert_eq!(spec, check(&with(path, number.clone())).unwrap(), "{field}");
+        let back = serde_json::to_value(FunctionDocument::from(&spec)).unwrap();
+        let pointer = format!("/{}", field.replace('.', "/"));
+        assert_eq!(back.pointer(&pointer), Some(&number), "{field} is answered as a number");
+    }
+}
+
+#[test]
+fn one_amount_makes_room_for_the_other() {
+    let spec = check(&with("limits.memory_request", json!("1GiB"))).unwrap();
+    assert_eq!((spec.sizing.request.memory_bytes, spec.sizing.limit.memory_bytes), (1 << 30, 1 << 30));
+    let spec = check(&with("limits.memory_limit", json!("8MiB"))).unwrap();
+    assert_eq!((spec.sizing.request.memory_bytes, spec.sizing.limit.memory_bytes), (8 << 20, 8 << 20));
+}
+
+#[test]
+fn the_knative_profile_has_knatives_defaults() {
+    let spec = check(&with("scaling.profile", json!("knative"))).unwrap();
+    assert_eq!(spec.sizing.concurrency, 1_000);
+    assert_eq!(spec.scaling.initial, 1);
+    assert_eq!(spec.scaling.policy, ScalingPolicy::Kpa(Kpa { target: Some(100.0), ..Kpa::knative() }));
+    let mut hard = with("scaling.profile", json!("knative"));
+    hard["concurrency"] = json!(10);
+    let spec = check(&hard).unwrap();
+    assert_eq!(spec.scaling.policy, ScalingPolicy::Kpa(Kpa::knative()));
+    assert_eq!(spec.sizing.concurrency, 10);
+}
+
+/// Every field has at least one bad input; each error names the field, what is allowed and what was given.
+#[test]
+fn bad_inputs_name_field_limit_and_value() {
+    let long = "x".repeat(2_000);
+    let many: serde_json::Map<_, _> = (0..257).map(|i| (format!("V{i}"), json!("x"))).collect();
+    let cases: Vec<(&str, Value, &str, &str)> = vec![
+        ("name", json!("Hello"), "a-z 0-9", "Hello"),
+        ("name", json!(""), "1 to 63", "\"\""),
+        ("name", json!(7), "string", "7"),
+        ("runtime", json!("docker"), "process, fake", "docker"),
+        ("runtime", json!("fake"), "\"process\"", "fake"),
+        ("handler.file", json!("/etc/passwd"), "relative path", "/etc/passwd"),
+        ("handler.file", json!("a/../../b.py"), "..", "a/../../b.py"),
+        ("handler.file", json!(long), "1024 bytes", "xxx"),
+        ("handler.handler", json!("not a name"), "identifier", "not a name"),
+        ("code", json!("a5"), "64 hexadecimal", "a5"),
+        ("code", Value::Null, "64 hexadecimal", ""),
+        ("env", json!(many), "256", "257"),
+        ("env", json!({"A": "x".repeat(40_000)}), "32768", "40001"),
+        ("env", json!({"A=B": "x"}), "`=`", "A=B"),
+        ("env.PORT", json!("80"), "PORT", "platform"),
+        ("env.FANFARE_TOKEN", json!("80"), "FANFARE_", "platform"),
+        ("env.NUL", json!("a\0b"), "NUL", "NUL"),
+        ("limits.memory_request", json!("1ZB"), "128MiB", "1ZB"),
+        ("limits.memory_request", json!("2TiB"), "1099511627776", "2199023255552"),
+        ("limits.memory_limit", json!(1024), "8388608", "1024"),
+        ("limits.memory_limit", json!(-1), "128MiB", "-1"),
+        ("limits.cpu_request", json!(2_000), "1024", "2000"),
+        ("limits.cpu_request", json!("many"), "500m", "many"),
+        ("limits.cpu_limit", json!(0.001), "0.01 to 1024", "0.001"),
+        ("limits.pids", json!(1), "4 to 32768", "1"),
+        ("limits.tmp", json!(0), "65536", "0"),
+        ("limits.tmp", json!("65GiB"), "68719476736", "69793218560"),
+        ("concurrency", json!(0), "1 to 1000", "0"),
+        ("concurrency", json!(1_001), "1 to 1000", "1001"),
+        ("concurrency", json!(-1), "u32", "-1"),
+        ("handler_processes", json!(2), "1 to 1", "2"),
+        ("timeouts.start", json!("2h"), "3600s", "2h"),
+        ("timeouts.request", json!(0), "1ms to 86400s", "0"),
+        ("timeouts.request", json!("soon"), "1ms to 86400s", "soon"),
+        ("scaling.profile", json!("lambda"), "knative", "lambda"),
+        ("scaling.policy", json!("magic"), "kpa", "magic"),
+        ("scaling.count", json!(3), "policy fixed", "given"),
+        ("scaling.min", json!(200_000), "0 to 100000", "200000"),
+        ("scaling.max", json!(0), "1 to 100000", "0"),
+        ("scaling.initial", json!(100_001), "0 to 100000", "100001"),
+        ("scaling.activation", json!(0), "1 to 100000", "0"),
+        ("scaling.scale_down_delay", json!("2h"), "0ns to 3600s", "2h"),
+        ("scaling.metric", json!("latency"), "rps", "latency"),
+        ("scaling.target", json!(0), "0.01 to 1000000", "0"),
+        ("scaling.target_utilization", json!(1.5), "at most 1", "1.5"),
+        ("scaling.stable_window", json!(0), "100ms to 3600s", "0"),
+        ("scaling.panic_window_share", json!(0), "above 0", "0"),
+        ("scaling.panic_threshold", json!(0.5), "1 to 1000000", "0.5"),
+        ("scaling.max_scale_up_rate", json!(0), "1 to", "0"),
+        ("scaling.max_scale_down_rate", json!(0.9), "1 to", "0.9"),
+        ("scaling.scale_to_zero_grace", json!(7_200), "0ns to 3600s", "7200"),
+        ("scaling.tick", json!(0.001), "10ms to 3600s", "0.001"),
+        ("scaling.tolerance", json!(0.2), "policy hpa", "given"),
+        ("scaling.stabilization_window", json!(1), "policy hpa", "given"),
+        ("queue_limit", json!(0), "1 to 1000000", "0"),
+        ("balance", json!("fair"), "least_loaded", "fair"),
+        ("surprise", json!(1), "unknown field", "1"),
+        ("scaling.surprise", json!(1), "unknown field", "1"),
+    ];
+    for (path, value, limit, given) in cases {
+        let error = check(&with(path, value.clone())).expect_err(&format!("{path} = {value}"));
+        assert_eq!(error.field, path, "{error:?}");
+        assert!(error.limit.contains(limit), "{path}: {error:?}");
+        assert!(error.value.contains(given), "{path}: {error:?}");
+        assert!(error.message.starts_with(path), "{path}: {error:?}");
+        assert!(error.message.chars().count() <= 500, "{path}: {error:?}");
+    }
+}
+
+#[test]
+fn handlers_of_other_kinds() {
+    let http = |command: Value| with("handler", json!({"kind": "http", "command": command}));
+    check(&http(json!(["./server", "--fast"]))).unwrap();
+    let bad = [
+        (http(json!([])), "handler.command", "0 arguments"),
+        (http(json!([""])), "handler.command", "\"\""),
+        (http(json!(vec!["x"; 257])), "handler.command", "257 arguments"),
+        (http(json!(["x", "a\0b"])), "handler.command", "a\\0b"),
+        (http(json!(["x".repeat(40_000)])), "handler.command", "40000 bytes"),
+        (with("handler", json!({"kind": "cobol"})), "handler.kind", "cobol"),
+        (with("handler", json!({"kind": "python"})), "handler", "python"),
+        (with("handler", json!({"kind": "fake"})), "code", DIGEST),
+    ];
+    for (document, field, value) in bad {
+        let error = check(&document).expect_err(&document.to_string());
+        assert_eq!(error.field, field, "{error:?}");
+        assert!(error.value.contains(value), "{error:?}");
+    }
+    let mut processes = http(json!(["x"]));
+    processes["concurrency"] = json!(4);
+    processes["handler_processes"] = json!(2);
+    assert_eq!(check(&processes).unwrap_err().field, "handler_processes");
+}
+
+#[test]
+fn policies_have_their_own_fields() {
+    let scaling = |value: Value| with("scaling", value);
+    let hpa = json!({"policy": "hpa", "target_utilization": 1.5, "tolerance": 0.2, "stabilization_window": "1m", "tick": 5});
+    let expected = Hpa {
+        target_utilization: 1.5,
+        tolerance: 0.2,
+        stabilization_window: Duration::from_secs(60),
+        period: Duration::from_secs(5),
+    };
+    assert_eq!(check(&scaling(hpa)).unwrap().scaling.policy, ScalingPolicy::Hpa(expected));
+    let fixed = check(&scaling(json!({"policy": "fixed", "count": 3}))).unwrap();
+    assert_eq!(fixed.scaling.policy, ScalingPolicy::Fixed(3));
+    let bad = [
+        (json!({"policy": "fixed"}), "scaling.count"),
+        (json!({"policy": "fixed", "count": 9, "max": 5}), "scaling.count"),
+        (json!({"policy": "fixed", "count": 1, "tick": 1}), "scaling.tick"),
+        (json!({"policy": "hpa", "metric": "rps"}), "scaling.metric"),
+        (json!({"policy": "hpa", "tolerance": 2}), "scaling.tolerance"),
+        (json!({"min": 3, "max": 2}), "scaling.min"),
+        (json!({"initial": 3, "max": 2}), "scaling.initial"),
+    ];
+    for (document, field) in bad {
+        assert_eq!(check(&scaling(document.clone())).unwrap_err().field, field, "{document}");
+    }
+}
+
+#[test]
+fn what_is_not_a_document_is_named_so() {
+    for (body, value) in [("", "not a JSON object"), ("[]", "not a JSON object"), ("{", "not a JSON object")]
+    {
+        let error = FunctionDocument::from_json(body.as_bytes()).unwrap_err();
+        assert_eq!(error.field, "body", "{body:?}");
+        assert!(error.value.contains(value), "{body:?}: {error:?}");
+    }
+    let error = FunctionDocument::from_json(format!("{}x", hello()).as_bytes()).unwrap_err();
+    assert_eq!(error.field, "body");
+    let error = FunctionDocument::from_json(b"{\"name\": \"a\"}").unwrap_err();
+    assert!(error.message.contains("missing field `handler`"), "{error:?}");
+}
+
+#[test]
+fn no_error_repeats_the_value_of_a_variable() {
+    let canary = "canary-7f3a";
+    let bad = [
+        with("env", json!({"A": [canary]})),
+        with("env", json!(canary)),
+        with("env.A", json!({ "b": canary })),
+        with("env", json!({"PORT": canary})),
+        with("env", json!({"A": format!("{canary}\0")})),
+        with("env", json!({"": canary})),
+    ];
+    for document in bad {
+        let error = check(&document).unwrap_err();
+        assert!(!format!("{error:?}").contains(canary), "{error:?}");
+    }
+    let document = FunctionDocument::from_json(with("env.A", json!(canary)).to_string().as_bytes()).unwrap();
+    assert!(!format!("{document:?}").contains(canary));
+}
+
+#[test]
+fn a_newer_store_is_refused_and_an_older_field_set_is_read() {
+    let spec = check(&hello()).unwrap();
+    let stored = String::from_utf8(encode_stored(&spec)).unwrap();
+    assert_eq!(decode_stored(stored.as_bytes()).unwrap(), spec);
+    let newer = stored.replacen("\"v\":1", "\"v\":2", 1);
+    assert!(matches!(decode_stored(newer.as_bytes()), Err(crate::StoredError::Version(2))));
+    assert!(matches!(decode_stored(b"{}"), Err(crate::StoredError::Malformed(_))));
+    let minimal = json!({"v": 1, "function": hello()}).to_string();
+    assert_eq!(decode_stored(minimal.as_bytes()).unwrap(), spec);
+}
+
+fn contracts() -> impl Strategy<Value = Contract> {
+    let file = "[a-z]{1,8}(/[a-z]{1,8}){0,2}\\.py";
+    prop_oneof![
+        (file, "[a-zA-Z_][a-z0-9_]{0,9}").prop_map(|(file, handler)| Contract::Python { file, handler }),
+        (file, "[a-zA-Z_$][a-z0-9_$]{0,9}").prop_map(|(file, handler)| Contract::Node { file, handler }),
+        (proptest::collection::vec("[^\\x00]{1,20}", 1..5), any::<bool>())
+            .prop_map(|(command, inherits_listener)| Contract::Http { command, inherits_listener }),
+        Just(Contract::Fake),
+    ]
+}
+
+fn nanos(min: Duration, max: Duration) -> impl Strategy<Value = Duration> {
+    (min.as_nanos() as u64..=max.as_nanos() as u64).prop_map(Duration::from_nanos)
+}
+
+fn windows() -> impl Strategy<Value = Duration> {
+    nanos(limits::SCALING_WINDOW_MIN, limits::SCALING_WINDOW_MAX)
+}
+
+fn policies() -> impl Strategy<Value = ScalingPolicy> {
+    let rates = (0.001..=1.0, 1.0..1e6, 1.0..1e6, 1.0..1e6);
+    let kpa =
+        (any::<bool>(), proptest::option::of(0.01..1e6), 0.001..=1.0, windows(), rates, windows(), windows());
+    let hpa = (0.01..100.0, 0.0..=1.0, windows(), windows());
+    prop_oneof![
+        kpa.prop_map(|(concurrency, target, target_utilization, stable_window, rates, grace, tick)| {
+            ScalingPolicy::Kpa(Kpa {
+                metric: if concurrency { Metric::Concurrency } else { Metric::RequestsPerSecond },
+                target,
+                target_utilization,
+                stable_window,
+                panic_window_share: rates.0,
+                panic_threshold: rates.1,
+                max_scale_up_rate: rates.2,
+                max_scale_down_rate: rates.3,
+                scale_to_zero_grace: grace,
+                tick,
+            })
+        }),
+        hpa.prop_map(|(target_utilization, tolerance, stabilization_window, period)| {
+            ScalingPolicy::Hpa(Hpa { target_utilization, tolerance, stabilization_window, period })
+        }),
+        (0..=limits::SCALE_MAX).prop_map(ScalingPolicy::Fixed),
+    ]
+}
+
+fn scalings() -> impl Strategy<Value = Scaling> {
+    let delay = nanos(Duration::ZERO, limits::SCALING_WINDOW_MAX);
+    (policies(), 1..=limits::SCALE_MAX, any::<[u32; 3]>(), delay).prop_map(|(policy, max, below, delay)| {
+        let up_to = |n: u32, max: u32| n % (max + 1);
+        let min = up_to(below[0], max);
+        let policy = match policy {
+            ScalingPolicy::Fixed(count) => ScalingPolicy::Fixed(count.clamp(min, max)),
+            other => other,
+        };
+        let (initial, activation) = (up_to(below[1], max), up_to(below[2], max).max(1));
+        Scaling { policy, min, max, initial, activation, scale_down_delay: delay }
+    })
+}
+
+fn sizings() -> impl Strategy<Value = Sizing> {
+    let memory = limits::MEMORY_LIMIT_MIN_BYTES..=limits::MEMORY_LIMIT_MAX_BYTES;
+    let cpu = prop_oneof![Just(0), limits::CPU_LIMIT_MIN_MILLI..=limits::CPU_MAX_MILLI];
+    let tmp = limits::TMP_LIMIT_MIN_BYTES..=limits::TMP_LIMIT_MAX_BYTES;
+    let pids = limits::PIDS_LIMIT_MIN..=limits::PIDS_LIMIT_MAX;
+    (memory, cpu, any::<[u64; 2]>(), pids, tmp, 1..=10u32, 1..=100u32).prop_map(
+        |(memory, cpu, below, pids_limit, tmp_limit_bytes, handler_processes, slots)| Sizing {
+            request: Resources::new(
+                below[0] % (if cpu == 0 { limits::CPU_MAX_MILLI } else { cpu } + 1),
+                below[1] % (memory + 1),
+            ),
+            limit: Resources::new(cpu, memory),
+            pids_limit,
+            tmp_limit_bytes,
+            concurrency: handler_processes * slots,
+            handler_processes,
+        },
+    )
+}
+
+fn specs() -> impl Strategy<Value = FunctionSpec> {
+    let env = proptest::collection::btree_map("[A-EG-OQ-Z_][A-Z0-9_]{0,8}", "[^\\x00]{0,16}", 0..5);
+    let timeouts = (
+        nanos(limits::TIMEOUT_MIN, limits::START_TIMEOUT_MAX),
+        nanos(limits::TIMEOUT_MIN, limits::REQUEST_TIMEOUT_MAX),
+    );
+    let balances = prop_oneof![
+        Just(Balance::Knative),
+        Just(Balance::LeastLoaded),
+        Just(Balance::RoundRobin),
+        Just(Balance::Random),
+        Just(Balance::ChRlu),
+        Just(Balance::Hermod),
+    ];
+    let queue = 1..=limits::QUEUE_LIMIT_MAX;
+    let parts = (contracts(), any::<[u8; 32]>(), env, sizings(), timeouts, scalings(), queue, balances);
+    ("[a-z][a-z0-9]{0,20}", parts).prop_map(|(name, parts)| {
+        let (contract, digest, env, mut sizing, (start, request), scaling, queue_limit, balance) = parts;
+        if !matches!(contract, Contract::Python { .. } | Contract::Node { .. }) {
+            sizing.handler_processes = 1;
+        }
+        let fake = contract == Contract::Fake;
+        FunctionSpec {
+            name: FunctionName::new(&name).unwrap(),
+            runtime: if fake { "fake" } else { "process" }.into(),
+            contract,
+            code: (!fake).then_some(CodeDigest(digest)),
+            env: env.into_iter().rev().collect(),
+            sizing,
+            timeouts: Timeouts { start, request },
+            scaling,
+            queue_limit,
+            balance,
+        }
+    })
+}
+
+proptest! {
+    /// To a document, to JSON, and back is the same specification; so is the stored form.
+    #[test]
+    fn specifications_round_trip(spec in specs()) {
+        let json = serde_json::to_vec(&FunctionDocument::from(&spec)).unwrap();
+        let back = FunctionSpec::try_from(FunctionDocument::from_json(&json).unwrap());
+        prop_assert_eq!(back, Ok(spec.clone()));
+        prop_assert_eq!(decode_stored(&encode_stored(&spec)).unwrap(), spec);
+    }
+
+    /// Whatever the bytes, an answer; and no error longer than a screen line or three.
+    #[test]
+    fn no_document_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Err(error) = FunctionDocument::from_json(&body) {
+            prop_assert!(error.value.chars().count() <= 121);
+        }
+    }
+}
