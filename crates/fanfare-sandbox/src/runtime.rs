@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fanfare_types::{
-    CodeDigest, ExitCause, FunctionId, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, Stages,
-    StartFailure, StopMode,
+    CodeDigest, ExitCause, FunctionId, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage,
+    Stages, StartFailure, StopMode,
 };
 use futures_util::future::BoxFuture;
 
