@@ -1,0 +1,117 @@
+//! The file: where it is, who may use it, what its first page says.
+//!
+//! Layout, format 1: bytes 0 to 15 are [`MAGIC`], 16 to 19 the version (little endian), the rest of the first 4096
+//! bytes is zero; a `redb` database follows. The page is written before the file gets its name and never again.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::StoreError;
+
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// Bytes before the database.
+pub(crate) const HEADER_BYTES: u64 = 4096;
+const MAGIC: &[u8; 16] = b"FANFARE-STORE\r\n\x1a";
+const FILE_NAME: &str = "store.fanfare";
+
+/// The store's file, open and ours alone.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    /// Locked while this is open.
+    _directory: File,
+}
+
+/// Opens the file in `directory`, making both if need be, and takes the directory's lock.
+pub(crate) fn open(directory: &Path) -> Result<OpenFile, StoreError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|error| io_error(directory, "make its directory", error))?;
+    let handle = File::open(directory).map_err(|error| io_error(directory, "open its directory", error))?;
+    lock(&handle, directory)?;
+    let path = directory.join(FILE_NAME);
+    let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => begin(directory, &handle, &path)?,
+        Err(error) => return Err(io_error(&path, "open it", error)),
+    };
+    check_header(&file, &path)?;
+    Ok(OpenFile { file, path, _directory: handle })
+}
+
+/// The first page of a new file.
+pub(crate) fn header() -> Vec<u8> {
+    let mut page = vec![0; HEADER_BYTES as usize];
+    page[..16].copy_from_slice(MAGIC);
+    page[16..20].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    page
+}
+
+pub(crate) fn io_error(path: &Path, operation: &'static str, error: io::Error) -> StoreError {
+    StoreError::Io { path: path.to_owned(), operation, source: Arc::new(error) }
+}
+
+fn begin(directory: &Path, handle: &File, path: &Path) -> Result<File, StoreError> {
+    let draft = directory.join("store.fanfare.new");
+    let write = || -> io::Result<File> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all_at(&header(), 0)?;
+        file.sync_all()?;
+        std::fs::rename(&draft, path)?;
+        handle.sync_all()?;
+        Ok(file)
+    };
+    write().map_err(|error| io_error(path, "begin it", error))
+}
+
+fn check_header(file: &File, path: &Path) -> Result<(), StoreError> {
+    let corrupt = |detail: String| Err(StoreError::Corrupt { path: path.to_owned(), detail });
+    let mut page = Vec::new();
+    file.take(HEADER_BYTES).read_to_end(&mut page).map_err(|error| io_error(path, "read it", error))?;
+    if page.len() < HEADER_BYTES as usize {
+        return corrupt(format!("it has {} bytes, less than its first page", page.len()));
+    }
+    if page[..16] != *MAGIC {
+        return corrupt("it does not begin as a store does".to_owned());
+    }
+    let found = u32::from_le_bytes([page[16], page[17], page[18], page[19]]);
+    if found > FORMAT_VERSION {
+        return Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT_VERSION });
+    }
+    if found == 0 || page[20..].iter().any(|byte| *byte != 0) {
+        return corrupt("its first page is damaged".to_owned());
+    }
+    Ok(())
+}
+
+fn lock(handle: &File, directory: &Path) -> Result<(), StoreError> {
+    match handle.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            Err(StoreError::InUse { path: directory.to_owned(), pid: lock_holder(handle) })
+        }
+        Err(TryLockError::Error(error)) => Err(io_error(directory, "lock its directory", error)),
+    }
+}
+
+/// The process that holds the lock on this file, according to `/proc/locks` (lines such as
+/// `1: FLOCK  ADVISORY  WRITE 742 fe:01:131 0 EOF`).
+fn lock_holder(handle: &File) -> Option<u32> {
+    let inode = handle.metadata().ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let holder = locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK").skip(3);
+        let (pid, file) = (words.next()?, words.next()?);
+        (file.rsplit(':').next() == Some(inode.as_str())).then_some(pid)
+    })?;
+    // 0 stands for a process that this one may not see.
+    holder.parse().ok().filter(|pid| *pid != 0)
+}

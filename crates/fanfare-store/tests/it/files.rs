@@ -1,0 +1,73 @@
+//! The file: who may open it, what is refused, what it is made with.
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use fanfare_store::{FORMAT_VERSION, Op, RedbStore, Store, StoreError, Txn};
+
+const FILE: &str = "store.fanfare";
+
+#[tokio::test]
+async fn a_store_has_one_process_and_says_which() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(directory.path()).unwrap();
+    match RedbStore::open(directory.path()) {
+        Err(error @ StoreError::InUse { pid, .. }) => {
+            assert_eq!(pid, Some(std::process::id()));
+            assert!(
+                error.to_string().contains(&format!("in use by process {}", std::process::id())),
+                "{error}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    store.close().await;
+    RedbStore::open(directory.path()).expect("free again").close().await;
+}
+
+#[tokio::test]
+async fn only_its_owner_may_read_it() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("deep").join("store");
+    let store = RedbStore::open(&directory).unwrap();
+    assert_eq!(std::fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(std::fs::metadata(directory.join(FILE)).unwrap().mode() & 0o777, 0o600);
+    store.close().await;
+}
+
+async fn written(directory: &Path) {
+    let store = RedbStore::open(directory).unwrap();
+    let ops = vec![Op::Put("key".into(), "value".into())];
+    store.commit(Txn { ops, ..Txn::default() }).await.unwrap();
+    store.close().await;
+}
+
+#[tokio::test]
+async fn what_is_not_ours_or_newer_is_refused_untouched() {
+    type Damage = fn(&Path);
+    let cases: [(&str, Damage, &str); 6] = [
+        ("newer", |file| patch(file, 16, &(FORMAT_VERSION + 1).to_le_bytes()), "has format 2"),
+        ("no format", |file| patch(file, 16, &[0; 4]), "first page is damaged"),
+        ("another file", |file| patch(file, 0, b"SQLite format 3\0"), "does not begin as a store does"),
+        ("a stray byte", |file| patch(file, 4000, &[1]), "first page is damaged"),
+        ("empty", |file| std::fs::write(file, b"").unwrap(), "it has 0 bytes"),
+        ("zeroed", |file| patch(file, 4096, &[0; 20_000]), "is damaged"),
+    ];
+    for (name, damage, message) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        written(directory.path()).await;
+        let file = directory.path().join(FILE);
+        damage(&file);
+        let before = std::fs::read(&file).unwrap();
+        let error = RedbStore::open(directory.path()).expect_err(name);
+        assert!(matches!(error, StoreError::Corrupt { .. } | StoreError::Newer { .. }), "{name}: {error:?}");
+        let text = error.to_string();
+        assert!(text.contains(message) && text.contains(&file.display().to_string()), "{name}: {text}");
+        assert!(text.contains("left as it is"), "{name}: {text}");
+        assert_eq!(std::fs::read(&file).unwrap(), before, "{name}");
+    }
+}
+
+fn patch(file: &Path, offset: u64, bytes: &[u8]) {
+    std::fs::OpenOptions::new().write(true).open(file).unwrap().write_all_at(bytes, offset).unwrap();
+}
