@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fanfare_types::{CodeDigest, FromDataPlane, FromNode, ToDataPlane, ToNode};
 use futures_util::stream::BoxStream;
 
+use crate::grpc::Remote;
 use crate::{BlobError, BlobReader, EpochGate, Hub, Link, LogRecord, pair};
 
 /// Why the control plane could not be reached.
@@ -31,6 +32,7 @@ pub struct Dialer {
 #[derive(Clone)]
 enum To {
     InProcess(Arc<dyn Hub>),
+    Remote(Arc<Remote>),
 }
 
 impl Dialer {
@@ -38,6 +40,14 @@ impl Dialer {
     #[must_use]
     pub fn in_process(hub: Arc<dyn Hub>) -> Self {
         Dialer { to: To::InProcess(hub) }
+    }
+
+    /// To a control plane at `http://HOST:PORT`. Nothing is opened yet.
+    ///
+    /// # Errors
+    /// [`DialError::Address`].
+    pub fn grpc(uri: &str) -> Result<Self, DialError> {
+        Ok(Dialer { to: To::Remote(Arc::new(Remote::new(uri)?)) })
     }
 
     /// Opens the link of a node daemon.
@@ -51,6 +61,7 @@ impl Dialer {
                 hub.node(theirs);
                 Ok(ours)
             }
+            To::Remote(remote) => remote.node(gate).await,
         }
     }
 
@@ -65,6 +76,7 @@ impl Dialer {
                 hub.data_plane(theirs);
                 Ok(ours)
             }
+            To::Remote(remote) => remote.data_plane(gate).await,
         }
     }
 
@@ -75,6 +87,7 @@ impl Dialer {
     pub async fn fetch_blob(&self, digest: CodeDigest) -> Result<BlobReader, BlobError> {
         match &self.to {
             To::InProcess(hub) => hub.blob(digest).await,
+            To::Remote(remote) => remote.fetch_blob(digest).await,
         }
     }
 
@@ -93,6 +106,7 @@ impl Dialer {
                 hub.logs(transfer, lines).await;
                 Ok(())
             }
+            To::Remote(remote) => remote.push_logs(transfer, lines).await,
         }
     }
 }
@@ -101,6 +115,7 @@ impl fmt::Debug for Dialer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
             To::InProcess(_) => f.write_str("Dialer(in process)"),
+            To::Remote(remote) => f.debug_tuple("Dialer").field(remote).finish(),
         }
     }
 }

@@ -13,14 +13,17 @@
 
 mod dialer;
 mod epoch;
+mod grpc;
 mod hub;
 mod link;
 mod log;
 mod message;
 mod outbox;
+mod wire;
 
 pub use dialer::{DialError, Dialer};
 pub use epoch::EpochGate;
+pub use grpc::serve;
 pub use hub::{BlobError, BlobReader, Hub};
 pub use link::{Batch, Link, Receiver, SendError, Sender, pair};
 pub use log::{LogRecord, LogStream};

@@ -1,0 +1,105 @@
+//! What a node must know of a revision.
+
+use std::time::Duration;
+
+use fanfare_types::limits::{COMMAND_ARGS_MAX, ENV_VARS_MAX};
+use fanfare_types::{Contract, RevisionSpec, Sizing, Timeouts};
+
+use super::common::{
+    checked, digest, name, present, resources, resources_from, revision_id, revision_id_from, shared,
+};
+use super::pack::nanos;
+use super::{Malformed, proto};
+
+pub(super) fn revision(spec: &RevisionSpec) -> proto::RevisionSpec {
+    let env = spec.env.iter().map(|(name, value)| proto::EnvVar { name: name.clone(), value: value.clone() });
+    proto::RevisionSpec {
+        id: Some(revision_id(spec.id)),
+        name: spec.name.as_str().to_owned(),
+        runtime: spec.runtime.as_ref().to_owned(),
+        contract: Some(proto::Contract { contract: Some(contract(&spec.contract)) }),
+        code: spec.code.map(|digest| digest.0.to_vec().into()).unwrap_or_default(),
+        env: env.collect(),
+        sizing: Some(proto::Sizing {
+            request: Some(resources(spec.sizing.request)),
+            limit: Some(resources(spec.sizing.limit)),
+            pids_limit: spec.sizing.pids_limit,
+            tmp_limit_bytes: spec.sizing.tmp_limit_bytes,
+            concurrency: spec.sizing.concurrency,
+            handler_processes: spec.sizing.handler_processes,
+        }),
+        start_timeout_ns: nanos(spec.timeouts.start),
+        request_timeout_ns: nanos(spec.timeouts.request),
+    }
+}
+
+pub(super) fn revision_from(spec: proto::RevisionSpec) -> Result<RevisionSpec, Malformed> {
+    at_most("environment variables", spec.env.len(), ENV_VARS_MAX)?;
+    let env = spec
+        .env
+        .into_iter()
+        .map(|var| Ok((checked("a variable's name", var.name)?, checked("a variable's value", var.value)?)));
+    let sizing = present("sizing", spec.sizing)?;
+    Ok(RevisionSpec {
+        id: revision_id_from(spec.id)?,
+        name: name(&spec.name)?,
+        runtime: shared("a runtime's name", spec.runtime)?,
+        contract: contract_from(spec.contract)?,
+        code: if spec.code.is_empty() { None } else { Some(digest(&spec.code)?) },
+        env: env.collect::<Result<_, Malformed>>()?,
+        sizing: Sizing {
+            request: resources_from(sizing.request)?,
+            limit: resources_from(sizing.limit)?,
+            pids_limit: sizing.pids_limit,
+            tmp_limit_bytes: sizing.tmp_limit_bytes,
+            concurrency: sizing.concurrency,
+            handler_processes: sizing.handler_processes,
+        },
+        timeouts: Timeouts {
+            start: Duration::from_nanos(spec.start_timeout_ns),
+            request: Duration::from_nanos(spec.request_timeout_ns),
+        },
+    })
+}
+
+fn at_most(what: &'static str, len: usize, limit: usize) -> Result<(), Malformed> {
+    if len > limit { Err(Malformed::TooMany { what, len, limit }) } else { Ok(()) }
+}
+
+fn contract(contract: &Contract) -> proto::contract::Contract {
+    use proto::contract::Contract as Wire;
+    let handler =
+        |file: &String, handler: &String| proto::Handler { file: file.clone(), handler: handler.clone() };
+    match contract {
+        Contract::Python { file, handler: name } => Wire::Python(handler(file, name)),
+        Contract::Node { file, handler: name } => Wire::Node(handler(file, name)),
+        Contract::Http { command, inherits_listener } => {
+            Wire::Http(proto::Http { command: command.clone(), inherits_listener: *inherits_listener })
+        }
+        Contract::Fake => Wire::Fake(proto::Unit {}),
+    }
+}
+
+fn contract_from(contract: Option<proto::Contract>) -> Result<Contract, Malformed> {
+    use proto::contract::Contract as Wire;
+    let contract = contract.and_then(|contract| contract.contract);
+    Ok(match present("a contract", contract)? {
+        Wire::Python(handler) => Contract::Python {
+            file: checked("a handler's file", handler.file)?,
+            handler: checked("a handler's name", handler.handler)?,
+        },
+        Wire::Node(handler) => Contract::Node {
+            file: checked("a handler's file", handler.file)?,
+            handler: checked("a handler's name", handler.handler)?,
+        },
+        Wire::Http(http) => {
+            at_most("a command", http.command.len(), COMMAND_ARGS_MAX)?;
+            let command = http.command.into_iter().map(|argument| checked("an argument", argument));
+            Contract::Http {
+                command: command.collect::<Result<_, _>>()?,
+                inherits_listener: http.inherits_listener,
+            }
+        }
+        Wire::Fake(proto::Unit {}) => Contract::Fake,
+    })
+}

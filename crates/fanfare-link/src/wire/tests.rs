@@ -1,0 +1,407 @@
+//! Every message survives the wire; nothing that arrives can do harm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::*;
+use prop::collection::vec;
+use prop::option;
+use proptest::prelude::*;
+use prost::Message as _;
+
+use super::*;
+
+fn text() -> impl Strategy<Value = Arc<str>> {
+    ".{0,40}".prop_map(Arc::from)
+}
+
+fn name() -> impl Strategy<Value = FunctionName> {
+    "[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?".prop_map(|name| FunctionName::new(&name).unwrap())
+}
+
+fn duration() -> impl Strategy<Value = Duration> {
+    any::<u64>().prop_map(Duration::from_nanos)
+}
+
+fn sandbox() -> impl Strategy<Value = SandboxId> {
+    any::<u64>().prop_map(SandboxId)
+}
+
+fn function() -> impl Strategy<Value = FunctionId> {
+    any::<u32>().prop_map(FunctionId)
+}
+
+fn revision_id() -> impl Strategy<Value = RevisionId> {
+    (function(), any::<u32>()).prop_map(|(function, number)| RevisionId { function, number })
+}
+
+fn resources() -> impl Strategy<Value = Resources> {
+    (any::<u64>(), any::<u64>()).prop_map(|(cpu, memory)| Resources::new(cpu, memory))
+}
+
+fn stages() -> impl Strategy<Value = Stages> {
+    [duration(), duration(), duration(), duration(), duration(), duration()].prop_map(
+        |[decide, place, transfer, create, start, ready]| Stages {
+            decide,
+            place,
+            transfer,
+            create,
+            start,
+            ready,
+        },
+    )
+}
+
+fn exit() -> impl Strategy<Value = ExitCause> {
+    prop_oneof![
+        any::<i32>().prop_map(ExitCause::Status),
+        any::<i32>().prop_map(ExitCause::Signal),
+        Just(ExitCause::OutOfMemory),
+        Just(ExitCause::Stopped),
+        Just(ExitCause::NodeLost),
+    ]
+}
+
+fn gone() -> impl Strategy<Value = GoneCause> {
+    (exit(), text()).prop_map(|(exit, log_tail)| GoneCause { exit, log_tail })
+}
+
+fn failure() -> impl Strategy<Value = StartFailure> {
+    let kind = prop_oneof![
+        Just(StartFailureKind::Code),
+        Just(StartFailureKind::HandlerNotFound),
+        Just(StartFailureKind::ImportFailed),
+        Just(StartFailureKind::InterpreterMissing),
+        Just(StartFailureKind::DependenciesFailed),
+        exit().prop_map(StartFailureKind::Exited),
+        Just(StartFailureKind::Timeout),
+        Just(StartFailureKind::Node),
+    ];
+    (kind, ".{0,40}", ".{0,40}").prop_map(|(kind, detail, log_tail)| StartFailure { kind, detail, log_tail })
+}
+
+fn amount() -> impl Strategy<Value = f64> {
+    0.0..1e12_f64
+}
+
+fn load() -> impl Strategy<Value = FunctionLoad> {
+    let counts = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
+    (function(), counts, amount(), amount(), option::of(amount())).prop_map(
+        |(
+            function,
+            (in_flight, queued, idle_sandboxes, arrivals),
+            concurrency_avg,
+            interval_s,
+            execution_s,
+        )| {
+            FunctionLoad {
+                function,
+                in_flight,
+                queued,
+                idle_sandboxes,
+                concurrency_avg,
+                arrivals,
+                interval_s,
+                execution_s,
+            }
+        },
+    )
+}
+
+fn contract() -> impl Strategy<Value = Contract> {
+    prop_oneof![
+        (".{0,20}", ".{0,20}").prop_map(|(file, handler)| Contract::Python { file, handler }),
+        (".{0,20}", ".{0,20}").prop_map(|(file, handler)| Contract::Node { file, handler }),
+        (vec(".{0,20}", 0..5), any::<bool>())
+            .prop_map(|(command, inherits_listener)| Contract::Http { command, inherits_listener }),
+        Just(Contract::Fake),
+    ]
+}
+
+fn sizing() -> impl Strategy<Value = Sizing> {
+    let numbers = (any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>());
+    (resources(), resources(), numbers).prop_map(
+        |(request, limit, (pids_limit, tmp_limit_bytes, concurrency, handler_processes))| Sizing {
+            request,
+            limit,
+            pids_limit,
+            tmp_limit_bytes,
+            concurrency,
+            handler_processes,
+        },
+    )
+}
+
+fn revision() -> impl Strategy<Value = RevisionSpec> {
+    let code = option::of(any::<[u8; 32]>().prop_map(CodeDigest));
+    let env = vec((".{0,10}", ".{0,20}"), 0..5);
+    let timeouts = (duration(), duration()).prop_map(|(start, request)| Timeouts { start, request });
+    (revision_id(), name(), text(), contract(), code, env, sizing(), timeouts).prop_map(
+        |(id, name, runtime, contract, code, env, sizing, timeouts)| RevisionSpec {
+            id,
+            name,
+            runtime,
+            contract,
+            code,
+            env,
+            sizing,
+            timeouts,
+        },
+    )
+}
+
+fn route() -> impl Strategy<Value = FunctionRoute> {
+    let balance = prop_oneof![
+        Just(Balance::Knative),
+        Just(Balance::LeastLoaded),
+        Just(Balance::RoundRobin),
+        Just(Balance::Random),
+        Just(Balance::ChRlu),
+        Just(Balance::Hermod),
+    ];
+    let numbers = (any::<u32>(), any::<u32>(), any::<u32>());
+    (function(), name(), duration(), numbers, balance).prop_map(
+        |(id, name, request_timeout, (revision, concurrency, queue_limit), balance)| FunctionRoute {
+            id,
+            revision,
+            name,
+            concurrency,
+            request_timeout,
+            queue_limit,
+            balance,
+        },
+    )
+}
+
+fn to_node() -> impl Strategy<Value = ToNode> {
+    let mode = prop_oneof![Just(StopMode::Graceful), Just(StopMode::Kill), Just(StopMode::IfNotBegun)];
+    prop_oneof![
+        (any::<u32>(), any::<u64>())
+            .prop_map(|(you, epoch)| ToNode::Welcome { you: NodeId(you), epoch: Epoch(epoch) }),
+        revision().prop_map(|spec| ToNode::Revision(Arc::new(spec))),
+        revision_id().prop_map(ToNode::RevisionRemoved),
+        revision_id().prop_map(ToNode::Prepare),
+        (sandbox(), revision_id()).prop_map(|(sandbox, revision)| ToNode::Create { sandbox, revision }),
+        (sandbox(), mode).prop_map(|(sandbox, mode)| ToNode::Stop { sandbox, mode }),
+        (any::<u64>(), function(), any::<u32>(), any::<bool>()).prop_map(
+            |(transfer, function, tail_lines, follow)| ToNode::Logs {
+                transfer,
+                function,
+                tail_lines,
+                follow
+            }
+        ),
+    ]
+}
+
+fn from_node() -> impl Strategy<Value = FromNode> {
+    let record = (sandbox(), revision_id(), option::of(text()))
+        .prop_map(|(sandbox, revision, endpoint)| SandboxRecord { sandbox, revision, endpoint });
+    let hello = (text(), any::<u64>(), any::<u64>(), resources(), vec(text(), 0..4), vec(record, 0..10))
+        .prop_map(|(name, incarnation, epoch, capacity, runtimes, sandboxes)| NodeHello {
+            name,
+            incarnation,
+            epoch_seen: Epoch(epoch),
+            capacity,
+            runtimes,
+            sandboxes,
+        });
+    let usage = (sandbox(), amount()).prop_map(|(sandbox, cpu_milli)| SandboxUsage { sandbox, cpu_milli });
+    prop_oneof![
+        hello.prop_map(FromNode::Hello),
+        (sandbox(), text(), stages()).prop_map(|(sandbox, endpoint, stages)| FromNode::Ready {
+            sandbox,
+            endpoint,
+            stages
+        }),
+        (sandbox(), failure()).prop_map(|(sandbox, failure)| FromNode::Failed { sandbox, failure }),
+        (sandbox(), gone()).prop_map(|(sandbox, cause)| FromNode::Exited { sandbox, cause }),
+        (revision_id(), option::of(failure()))
+            .prop_map(|(revision, failure)| FromNode::Prepared { revision, failure }),
+        vec(usage, 0..10).prop_map(FromNode::Usage),
+        Just(FromNode::Heartbeat),
+    ]
+}
+
+fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
+    let data_plane = || any::<u32>().prop_map(DataPlaneId);
+    let grant =
+        (function(), any::<u32>(), sandbox(), any::<u32>(), text(), any::<u32>(), option::of(stages()))
+            .prop_map(|(function, revision, sandbox, node, endpoint, slots, stages)| ToDataPlane::Grant {
+                function,
+                revision,
+                sandbox,
+                node: NodeId(node),
+                endpoint,
+                slots,
+                stages,
+            });
+    let reason = prop::sample::select(Reason::ALL);
+    prop_oneof![
+        (data_plane(), any::<u64>())
+            .prop_map(|(you, epoch)| ToDataPlane::Welcome { you, epoch: Epoch(epoch) }),
+        vec(route(), 0..10).prop_map(ToDataPlane::Functions),
+        function().prop_map(ToDataPlane::FunctionRemoved),
+        Just(ToDataPlane::Synced),
+        vec((data_plane(), text()), 0..5).prop_map(ToDataPlane::Peers),
+        vec((function(), option::of(data_plane())), 0..5).prop_map(ToDataPlane::Owners),
+        grant,
+        (sandbox(), any::<u32>()).prop_map(|(sandbox, slots)| ToDataPlane::Revoke { sandbox, slots }),
+        (function(), any::<u32>()).prop_map(|(function, slots)| ToDataPlane::Yield { function, slots }),
+        (function(), any::<u32>())
+            .prop_map(|(function, sandboxes)| ToDataPlane::Retire { function, sandboxes }),
+        (sandbox(), gone()).prop_map(|(sandbox, cause)| ToDataPlane::Gone { sandbox, cause }),
+        (function(), reason, text(), text(), any::<bool>()).prop_map(
+            |(function, reason, detail, log_tail, until_update)| ToDataPlane::Unavailable {
+                function,
+                reason,
+                detail,
+                log_tail,
+                until_update
+            }
+        ),
+    ]
+}
+
+fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
+    let lease = (sandbox(), any::<u32>()).prop_map(|(sandbox, slots)| HeldLease { sandbox, slots });
+    let hello = (text(), text(), any::<u64>(), any::<u64>(), vec(lease, 0..10)).prop_map(
+        |(name, address, incarnation, epoch, leases)| DataPlaneHello {
+            name,
+            address,
+            incarnation,
+            epoch_seen: Epoch(epoch),
+            leases,
+        },
+    );
+    let why = prop_oneof![Just(Condemned::Timeout), Just(Condemned::Abandoned), Just(Condemned::Broken)];
+    prop_oneof![
+        hello.prop_map(FromDataPlane::Hello),
+        load().prop_map(FromDataPlane::Demand),
+        vec(load(), 0..10).prop_map(FromDataPlane::Report),
+        (sandbox(), any::<u32>(), any::<bool>())
+            .prop_map(|(sandbox, slots, retired)| FromDataPlane::Released { sandbox, slots, retired }),
+        (sandbox(), why).prop_map(|(sandbox, why)| FromDataPlane::Condemned { sandbox, why }),
+        Just(FromDataPlane::Heartbeat),
+    ]
+}
+
+/// Through bytes and back; and no larger than the queue believes.
+fn survives<M: Wire + Clone + PartialEq>(
+    messages: Vec<M>,
+    epoch: u64,
+    seq: u64,
+) -> Result<(), TestCaseError> {
+    let weight: usize = messages.iter().map(Message::weight_bytes).sum();
+    let batch = Batch { epoch: Epoch(epoch), seq, messages };
+    let bytes = M::encode(batch.clone()).encode_to_vec();
+    // 24: epoch and sequence number.
+    prop_assert!(bytes.len() <= weight + 24, "{} bytes, but believed at most {}", bytes.len(), weight);
+    let frame = M::Frame::decode(&bytes[..]).unwrap();
+    prop_assert_eq!(M::decode(frame).unwrap(), batch);
+    Ok(())
+}
+
+/// Bytes that are almost a frame: decoding ends with a batch within its limits or with an error, never otherwise.
+fn harmless<M: Wire>(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)]) {
+    for (at, byte) in edits {
+        if !bytes.is_empty() {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+    }
+    if let Ok(frame) = M::Frame::decode(&bytes[..])
+        && let Ok(batch) = M::decode(frame)
+    {
+        assert!((1..=LINK_BATCH_MESSAGES_MAX).contains(&batch.messages.len()));
+    }
+}
+
+fn bytes_of<M: Wire>(messages: Vec<M>) -> Vec<u8> {
+    M::encode(Batch { epoch: Epoch(1), seq: 1, messages }).encode_to_vec()
+}
+
+proptest! {
+    #[test]
+    fn to_node_survives(messages in vec(to_node(), 1..20), epoch: u64, seq: u64) {
+        survives(messages, epoch, seq)?;
+    }
+
+    #[test]
+    fn from_node_survives(messages in vec(from_node(), 1..20), epoch: u64, seq: u64) {
+        survives(messages, epoch, seq)?;
+    }
+
+    #[test]
+    fn to_data_plane_survives(messages in vec(to_data_plane(), 1..20), epoch: u64, seq: u64) {
+        survives(messages, epoch, seq)?;
+    }
+
+    #[test]
+    fn from_data_plane_survives(messages in vec(from_data_plane(), 1..20), epoch: u64, seq: u64) {
+        survives(messages, epoch, seq)?;
+    }
+
+    #[test]
+    fn damaged_frames_do_no_harm(
+        to_node in vec(to_node(), 1..5),
+        from_node in vec(from_node(), 1..5),
+        to_data_plane in vec(to_data_plane(), 1..5),
+        from_data_plane in vec(from_data_plane(), 1..5),
+        edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        harmless::<ToNode>(bytes_of(to_node), &edits);
+        harmless::<FromNode>(bytes_of(from_node), &edits);
+        harmless::<ToDataPlane>(bytes_of(to_data_plane), &edits);
+        harmless::<FromDataPlane>(bytes_of(from_data_plane), &edits);
+    }
+}
+
+#[test]
+fn small_messages_are_small() {
+    let revision = RevisionId { function: FunctionId(70_000), number: 3 };
+    let creates =
+        (0..1_000).map(|n| ToNode::Create { sandbox: SandboxId::new(Epoch(2), n), revision }).collect();
+    // 16 bytes each, and the frame around them.
+    assert!(bytes_of::<ToNode>(creates).len() <= 16 * 1_000 + 16);
+    let released = (0..1_000)
+        .map(|n| FromDataPlane::Released { sandbox: SandboxId::new(Epoch(2), n), slots: 1, retired: false })
+        .collect();
+    assert!(bytes_of::<FromDataPlane>(released).len() <= 10 * 1_000 + 16);
+}
+
+#[test]
+fn frames_over_a_limit_or_without_a_message_are_refused() {
+    let empty = proto::ToNodeFrame { epoch: 1, seq: 1, runs: Vec::new() };
+    assert_eq!(ToNode::decode(empty).unwrap_err(), Malformed::Missing("a message"));
+
+    let records = vec![0; 16 * (LINK_BATCH_MESSAGES_MAX + 1)];
+    let run = proto::to_node_run::Run::Create(records.into());
+    let many = proto::ToNodeFrame { epoch: 1, seq: 1, runs: vec![proto::ToNodeRun { run: Some(run) }] };
+    assert!(matches!(ToNode::decode(many).unwrap_err(), Malformed::TooMany { what: "messages", .. }));
+
+    let unknown = proto::ToNodeFrame { epoch: 1, seq: 1, runs: vec![proto::ToNodeRun { run: None }] };
+    assert_eq!(ToNode::decode(unknown).unwrap_err(), Malformed::Missing("a message"));
+
+    let run = proto::to_data_plane_run::Run::Unavailable(proto::Unavailable {
+        reason: "no-such-reason".into(),
+        ..Default::default()
+    });
+    let reason =
+        proto::ToDataPlaneFrame { epoch: 1, seq: 1, runs: vec![proto::ToDataPlaneRun { run: Some(run) }] };
+    assert_eq!(ToDataPlane::decode(reason).unwrap_err(), Malformed::Invalid("a reason's code"));
+}
+
+#[test]
+fn long_log_lines_are_cut_at_a_character() {
+    let record = crate::LogRecord {
+        seq: 1,
+        time_unix_ms: 2,
+        sandbox: None,
+        stream: crate::LogStream::Platform,
+        text: "ä".repeat(TEXT_BYTES_MAX),
+    };
+    let back = log_from_wire(log_to_wire(record)).unwrap();
+    assert_eq!(back.text.len(), TEXT_BYTES_MAX);
+    assert!(back.text.chars().all(|c| c == 'ä'));
+}

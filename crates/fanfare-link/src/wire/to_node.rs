@@ -1,0 +1,99 @@
+//! Control plane to node daemon.
+
+use std::sync::Arc;
+
+use fanfare_types::{Epoch, FunctionId, NodeId, RevisionId, SandboxId, StopMode, ToNode};
+
+use super::common::{present, revision_id, revision_id_from};
+use super::pack::Packer;
+use super::proto::to_node_run::Run;
+use super::revision::{revision, revision_from};
+use super::{Malformed, Messages, Wire, proto};
+use crate::Batch;
+
+impl Wire for ToNode {
+    type Frame = proto::ToNodeFrame;
+
+    fn encode(batch: Batch<Self>) -> Self::Frame {
+        let mut runs = Vec::new();
+        let mut messages = batch.messages.into_iter().peekable();
+        let mut packer = Packer::default();
+        while let Some(message) = messages.next() {
+            let run = match message {
+                ToNode::Create { sandbox, revision } => {
+                    packer.u64(sandbox.0).u32(revision.function.0).u32(revision.number);
+                    if matches!(messages.peek(), Some(ToNode::Create { .. })) {
+                        continue;
+                    }
+                    Run::Create(packer.take())
+                }
+                ToNode::Stop { sandbox, mode } => {
+                    packer.u64(sandbox.0).u8(stop_mode(mode));
+                    if matches!(messages.peek(), Some(ToNode::Stop { .. })) {
+                        continue;
+                    }
+                    Run::Stop(packer.take())
+                }
+                ToNode::Welcome { you, epoch } => Run::Welcome(proto::Welcome { you: you.0, epoch: epoch.0 }),
+                ToNode::Revision(spec) => Run::Revision(revision(&spec)),
+                ToNode::RevisionRemoved(id) => Run::RevisionRemoved(revision_id(id)),
+                ToNode::Prepare(id) => Run::Prepare(revision_id(id)),
+                ToNode::Logs { transfer, function, tail_lines, follow } => {
+                    Run::Logs(proto::Logs { transfer, function: function.0, tail_lines, follow })
+                }
+            };
+            debug_assert!(packer.is_empty(), "a run is taken before the next begins");
+            runs.push(proto::ToNodeRun { run: Some(run) });
+        }
+        proto::ToNodeFrame { epoch: batch.epoch.0, seq: batch.seq, runs }
+    }
+
+    fn decode(frame: Self::Frame) -> Result<Batch<Self>, Malformed> {
+        let mut messages = Messages::new();
+        for run in frame.runs {
+            match present("a message", run.run)? {
+                Run::Create(bytes) => messages.unpack(&bytes, |record| {
+                    Ok(ToNode::Create {
+                        sandbox: SandboxId(record.u64()?),
+                        revision: RevisionId { function: FunctionId(record.u32()?), number: record.u32()? },
+                    })
+                })?,
+                Run::Stop(bytes) => messages.unpack(&bytes, |record| {
+                    let sandbox = SandboxId(record.u64()?);
+                    Ok(ToNode::Stop { sandbox, mode: stop_mode_from(record.u8()?)? })
+                })?,
+                Run::Welcome(welcome) => messages
+                    .push(ToNode::Welcome { you: NodeId(welcome.you), epoch: Epoch(welcome.epoch) })?,
+                Run::Revision(spec) => messages.push(ToNode::Revision(Arc::new(revision_from(spec)?)))?,
+                Run::RevisionRemoved(id) => {
+                    messages.push(ToNode::RevisionRemoved(revision_id_from(Some(id))?))?;
+                }
+                Run::Prepare(id) => messages.push(ToNode::Prepare(revision_id_from(Some(id))?))?,
+                Run::Logs(logs) => messages.push(ToNode::Logs {
+                    transfer: logs.transfer,
+                    function: FunctionId(logs.function),
+                    tail_lines: logs.tail_lines,
+                    follow: logs.follow,
+                })?,
+            }
+        }
+        messages.batch(frame.epoch, frame.seq)
+    }
+}
+
+fn stop_mode(mode: StopMode) -> u8 {
+    match mode {
+        StopMode::Graceful => 0,
+        StopMode::Kill => 1,
+        StopMode::IfNotBegun => 2,
+    }
+}
+
+fn stop_mode_from(mode: u8) -> Result<StopMode, Malformed> {
+    match mode {
+        0 => Ok(StopMode::Graceful),
+        1 => Ok(StopMode::Kill),
+        2 => Ok(StopMode::IfNotBegun),
+        _ => Err(Malformed::Value { what: "a stop mode", value: mode.into() }),
+    }
+}
