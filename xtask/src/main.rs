@@ -1,2 +1,54 @@
-//! Tasks of this workspace.
-fn main() {}
+//! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`.
+
+mod ci;
+mod packages;
+mod readme;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+const HELP: &str = "\
+Usage: cargo xtask TASK
+
+  ci       everything CI runs; installs the Debian packages it needs (as root)
+  tidy     rules of the tree that no compiler checks
+  readme   run the commands of README.md as a reader would
+";
+
+fn main() -> ExitCode {
+    let task = std::env::args().nth(1);
+    let result = match task.as_deref() {
+        Some("ci") => ci::run(),
+        Some("tidy") => tidy::run(&root()),
+        Some("readme") => readme::run(&root()),
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default()
+}
+
+/// Runs a command in the root and fails with what it was when it fails.
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let line = format!("{program} {}", args.join(" "));
+    eprintln!("$ {line}");
+    let status = Command::new(program).args(args).current_dir(root()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{line}` ended with {status}")),
+        Err(error) => Err(format!("`{line}` could not be started: {error}")),
+    }
+}

@@ -1,0 +1,37 @@
+//! Debian packages that tests and benches need.
+
+use std::path::Path;
+use std::process::Command;
+
+/// (a file that proves it is there, the package that brings it)
+const NEEDED: &[(&str, &str)] = &[
+    ("/usr/bin/python3", "python3"),
+    ("/usr/lib/python3/dist-packages/pip", "python3-pip"),
+    ("/usr/bin/node", "nodejs"),
+    ("/usr/bin/curl", "curl"),
+    ("/usr/bin/cc", "gcc"),
+    ("/sbin/ip", "iproute2"),
+];
+
+/// Installs what is missing; does nothing where nothing is.
+pub(crate) fn install() -> Result<(), String> {
+    let missing: Vec<&str> =
+        NEEDED.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("installing {}", missing.join(" "));
+    apt(&["update"])?;
+    let mut args = vec!["install", "--yes", "--no-install-recommends"];
+    args.extend(missing);
+    apt(&args)
+}
+
+fn apt(args: &[&str]) -> Result<(), String> {
+    let status = Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("apt-get {} ended with {status}; it needs root", args.join(" "))),
+        Err(error) => Err(format!("apt-get could not be started: {error}")),
+    }
+}
