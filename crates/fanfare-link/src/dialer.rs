@@ -119,3 +119,19 @@ impl fmt::Debug for Dialer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn futures_can_be_spawned() {
+        fn spawnable<T: Send>(_: impl FnOnce(Dialer) -> T) {}
+        spawnable(|dialer| async move { dialer.node(EpochGate::default()).await });
+        spawnable(|dialer| async move { dialer.data_plane(EpochGate::default()).await });
+        spawnable(|dialer| async move { dialer.fetch_blob(CodeDigest::default()).await });
+        spawnable(|dialer| async move {
+            dialer.push_logs(1, futures_util::StreamExt::boxed(futures_util::stream::empty())).await
+        });
+    }
+}

@@ -1,12 +1,14 @@
 //! The dialling side.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use fanfare_types::limits::LIVENESS_TIMEOUT;
 use fanfare_types::{CodeDigest, FromDataPlane, FromNode, ToDataPlane, ToNode};
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::{BoxStream, ReadyChunks};
+use futures_util::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +36,10 @@ impl Remote {
     pub(crate) fn new(uri: &str) -> Result<Self, DialError> {
         let address = |why: &str| DialError::Address(format!("{uri:?} {why}"));
         let parsed: Uri = uri.parse().map_err(|_| address("is not a URI"))?;
-        if parsed.scheme_str() != Some("http") || parsed.host().is_none() || parsed.port_u16().is_none() {
+        if parsed.scheme_str() != Some("http")
+            || parsed.host().is_none_or(str::is_empty)
+            || parsed.port_u16().is_none()
+        {
             return Err(address("does not look like http://HOST:PORT"));
         }
         let endpoint = Endpoint::from(parsed)
@@ -99,13 +104,7 @@ impl Remote {
         lines: BoxStream<'static, LogRecord>,
     ) -> Result<(), DialError> {
         let mut client = self.connect(&CancellationToken::new()).await?;
-        // The first frame names the transfer, however long the first line takes.
-        let first = stream::once(std::future::ready(proto::LogFrame { transfer, records: Vec::new() }));
-        let rest = lines.ready_chunks(LOG_RECORDS_MAX).map(move |lines| {
-            let records = lines.into_iter().map(log_to_wire).collect();
-            proto::LogFrame { transfer, records }
-        });
-        client.push_logs(first.chain(rest)).await.map_err(|status| refused(&status))?;
+        client.push_logs(LogFrames::new(transfer, lines)).await.map_err(|status| refused(&status))?;
         Ok(())
     }
 }
@@ -125,6 +124,37 @@ impl<Up: Wire> Half<Up> {
     fn link<Down: Wire>(self, source: crate::link::Source<Down>) -> Link<Up, Down> {
         let rx = Receiver::new(source, Some(self.gate), self.outbox.closed.clone());
         Link { tx: Sender::new(self.outbox), rx }
+    }
+}
+
+/// Log lines as frames. A named type: with an anonymous one the compiler cannot prove the call `Send`.
+struct LogFrames {
+    transfer: u64,
+    lines: ReadyChunks<BoxStream<'static, LogRecord>>,
+    named: bool,
+}
+
+impl LogFrames {
+    fn new(transfer: u64, lines: BoxStream<'static, LogRecord>) -> Self {
+        LogFrames { transfer, lines: lines.ready_chunks(LOG_RECORDS_MAX), named: false }
+    }
+}
+
+impl Stream for LogFrames {
+    type Item = proto::LogFrame;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<proto::LogFrame>> {
+        let transfer = self.transfer;
+        if !self.named {
+            // The first frame names the transfer, however long the first line takes.
+            self.named = true;
+            return Poll::Ready(Some(proto::LogFrame { transfer, records: Vec::new() }));
+        }
+        let lines = ready!(self.lines.poll_next_unpin(cx));
+        Poll::Ready(lines.map(|lines| {
+            let records = lines.into_iter().map(log_to_wire).collect();
+            proto::LogFrame { transfer, records }
+        }))
     }
 }
 
