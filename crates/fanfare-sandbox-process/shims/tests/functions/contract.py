@@ -1,0 +1,134 @@
+"""What the tests call."""
+
+import atexit
+import os
+import signal
+import sys
+import time
+
+atexit.register(lambda: print("atexit hook"))
+signal.signal(signal.SIGTERM, lambda _signum, _frame: print("sigterm hook"))
+
+
+def handler(event, context):
+    if type(event) is not dict or "do" not in event:
+        return describe(event, context)
+    return globals()["do_" + event["do"]](event, context)
+
+
+def describe(event, context):
+    http = context.http
+    return {
+        "event": event,
+        "request_id": context.request_id,
+        "function_name": context.function_name,
+        "revision": context.revision,
+        "sandbox_id": context.sandbox_id,
+        "memory": context.memory_limit_in_mb,
+        "remaining": context.get_remaining_time_in_millis(),
+        "has_deadline": context.deadline_ms is not None,
+        "method": http.method,
+        "path": http.path,
+        "query": http.query,
+        "headers": dict(http.headers),
+        "raw_headers": http.raw_headers,
+        "body_bytes": len(http.body),
+        "is_base64": http.is_base64,
+        "pid": os.getpid(),
+    }
+
+
+def do_return(event, context):
+    return event.get("value")
+
+
+def do_bytes(event, context):
+    return bytes(event["value"])
+
+
+def do_stream(event, context):
+    return (piece for piece in event["value"])
+
+
+def do_stream_bytes(event, context):
+    return (bytes(piece) for piece in event["value"])
+
+
+def do_stream_with_status(event, context):
+    return {"statusCode": 201, "headers": {"content-type": "text/event-stream"}, "body": iter(["data: 1\n\n"])}
+
+
+def do_stream_error(event, context):
+    for n in range(event["after"]):
+        yield "piece %d" % n
+    raise ValueError("in the stream")
+
+
+def do_stream_slowly(event, context):
+    try:
+        for n in range(1000000):
+            yield "%d\n" % n
+    finally:
+        print("stream closed", flush=True)
+
+
+def do_full(event, context):
+    return event["answer"]
+
+
+def do_raise(event, context):
+    raise ValueError("the value is wrong")
+
+
+def do_not_json(event, context):
+    return {"value": object()}
+
+
+def do_exit(event, context):
+    sys.exit(event["status"])
+
+
+def do_exit_now(event, context):
+    os._exit(event["status"])
+
+
+def do_print(event, context):
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    context.logger.info("to the log")
+    print("no newline", end="")
+    return "printed"
+
+
+def do_wait(event, context):
+    """Until there is a file: how a test holds a request without a clock."""
+    print("waiting", flush=True)
+    while not os.path.exists(event["file"]):
+        time.sleep(0.002)
+    return "waited"
+
+
+def do_pid(event, context):
+    return os.getpid()
+
+
+not_callable = 42
+
+
+async def async_handler(event, context):
+    import asyncio
+
+    await asyncio.sleep(0)
+    if event.get("do") == "raise":
+        raise ValueError("the value is wrong")
+    if event.get("do") == "loop":
+        return id(asyncio.get_running_loop())
+    return {"async": True}
+
+
+async def async_stream(event, context):
+    import asyncio
+
+    for n in range(3):
+        await asyncio.sleep(0)
+        yield "piece %d" % n
