@@ -1,1 +1,18 @@
 //! Decisions as pure functions: autoscaling, demand, placement, balancing, eviction, routing.
+//!
+//! Each policy takes its inputs and the time as arguments and answers with a decision and the reason for it. Nothing
+//! here knows a clock, a socket, a thread or a source of randomness: the generator ([`Rng`]) is an argument, too, so
+//! a decision can be replayed, simulated and tested as a plain function.
+
+mod autoscale;
+mod demand;
+mod place;
+mod random;
+
+pub use autoscale::{
+    Autoscaler, CpuFigures, KpaFigures, LoadSample, STABLE_WINDOW_MAX, ScaleDecision, ScaleInput, ScaleReason,
+};
+pub use demand::{DemandInput, DemandOrder, DemandReason, demand_order};
+pub use place::{Ledger, NoRoom, NodeEntry, PlaceReason, Placed, Placement, Placer, UnknownPlacement};
+pub use rand::RngExt;
+pub use random::{Rng, seeded};
