@@ -132,7 +132,10 @@ impl Message for FromDataPlane {
     fn weight_bytes(&self) -> usize {
         match self {
             FromDataPlane::Hello(hello) => {
-                FIXED + text(&hello.name) + text(&hello.address) + hello.leases.len() * RECORD
+                FIXED
+                    + text(&hello.name)
+                    + text(&hello.address)
+                    + (hello.leases.len() + hello.condemned.len()) * RECORD
             }
             FromDataPlane::Report(list) => FIXED + list.len() * RECORD,
             FromDataPlane::Demand(_)

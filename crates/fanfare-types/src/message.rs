@@ -162,6 +162,8 @@ pub struct DataPlaneHello {
     pub epoch_seen: Epoch,
     /// Every lease it holds.
     pub leases: Vec<HeldLease>,
+    /// Sandboxes that it condemned and has not heard to be gone: their slots must not be granted, though it holds none.
+    pub condemned: Vec<SandboxId>,
 }
 
 /// One lease, as its holder states it.

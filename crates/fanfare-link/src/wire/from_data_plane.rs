@@ -137,12 +137,17 @@ fn hello_to_wire(hello: &DataPlaneHello) -> proto::DataPlaneHello {
     for lease in &hello.leases {
         leases.u64(lease.sandbox.0).varint(lease.slots);
     }
+    let mut condemned = Packer::default();
+    for sandbox in &hello.condemned {
+        condemned.u64(sandbox.0);
+    }
     proto::DataPlaneHello {
         name: hello.name.as_ref().to_owned(),
         address: hello.address.as_ref().to_owned(),
         incarnation: hello.incarnation,
         epoch_seen: hello.epoch_seen.0,
         leases: leases.take(),
+        condemned: condemned.take(),
     }
 }
 
@@ -155,5 +160,6 @@ fn hello_from_wire(hello: proto::DataPlaneHello) -> Result<DataPlaneHello, Malfo
         leases: Unpacker::new(&hello.leases).list(|record| {
             Ok(HeldLease { sandbox: SandboxId(record.u64()?), slots: record.varint_u32("slots")? })
         })?,
+        condemned: Unpacker::new(&hello.condemned).list(|record| Ok(SandboxId(record.u64()?)))?,
     })
 }

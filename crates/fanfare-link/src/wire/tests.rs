@@ -265,15 +265,15 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
 
 fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
     let lease = (sandbox(), any::<u32>()).prop_map(|(sandbox, slots)| HeldLease { sandbox, slots });
-    let hello = (text(), text(), any::<u64>(), any::<u64>(), vec(lease, 0..10)).prop_map(
-        |(name, address, incarnation, epoch, leases)| DataPlaneHello {
+    let hello = (text(), text(), any::<u64>(), any::<u64>(), vec(lease, 0..10), vec(sandbox(), 0..10))
+        .prop_map(|(name, address, incarnation, epoch, leases, condemned)| DataPlaneHello {
             name,
             address,
             incarnation,
             epoch_seen: Epoch(epoch),
             leases,
-        },
-    );
+            condemned,
+        });
     let why = prop_oneof![Just(Condemned::Timeout), Just(Condemned::Abandoned), Just(Condemned::Broken)];
     prop_oneof![
         hello.prop_map(FromDataPlane::Hello),
