@@ -1,0 +1,275 @@
+//! What may be written on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use fanfare_types::FunctionName;
+
+use crate::printer::Output;
+use crate::settings::SettingsArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  fanfare up                          start everything on this machine
+  fanfare deploy ./hello.py           register a function; prints its URL
+  fanfare invoke hello -d '{\"a\": 1}'   call it
+  fanfare dev ./hello.py              redeploy on every save
+  fanfare logs -f hello               follow what it writes
+  fanfare demo                        see it all in half a minute";
+
+/// Runs functions on your own machines, from zero to thousands of sandboxes and back.
+#[derive(Debug, Parser)]
+#[command(name = "fanfare", version, before_help = EXAMPLES, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// For every command.
+#[derive(ClapArgs, Clone, Debug)]
+pub(crate) struct GlobalArgs {
+    /// The control API.
+    #[arg(
+        long,
+        global = true,
+        env = "FANFARE_API",
+        default_value = "http://127.0.0.1:9091",
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
+    pub(crate) api: String,
+    /// Print results and errors only.
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) quiet: bool,
+    /// Print each request as a curl command.
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) debug: bool,
+}
+
+/// For every command with a result.
+#[derive(ClapArgs, Clone, Copy, Debug)]
+pub(crate) struct OutputArgs {
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) output: Output,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Deploy(DeployArgs),
+    Dev(DevArgs),
+    Invoke(InvokeArgs),
+    List(ListArgs),
+    Describe(DescribeArgs),
+    Update(UpdateArgs),
+    Delete(DeleteArgs),
+    Logs(LogsArgs),
+    Status(StatusArgs),
+    Completions(CompletionsArgs),
+}
+
+/// Register a function from a file or a directory, or replace it.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare deploy ./hello.py
+  fanfare deploy ./app --handler main.py:serve --env MODE=fast --memory 256MiB
+  fanfare deploy ./server --concurrency 50 -- --verbose")]
+pub(crate) struct DeployArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Where the code is.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct SourceArgs {
+    /// A .py, .js, .mjs or .cjs file, a program that serves HTTP on $PORT, or a directory (with fanfare.toml or a
+    /// handler file).
+    pub(crate) path: PathBuf,
+    /// The function's name [default: the file's or directory's].
+    #[arg(long, value_parser = function_name)]
+    pub(crate) name: Option<FunctionName>,
+    /// The handler: FILE, FILE:NAME or :NAME.
+    #[arg(long)]
+    pub(crate) handler: Option<String>,
+    /// Arguments of a program.
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Deploy, then deploy again on every save under the same URL; prints the function's logs.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare dev ./hello.py
+  fanfare dev ./app --env MODE=debug")]
+pub(crate) struct DevArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+}
+
+/// Call a function: its answer goes to standard output, everything else to standard error.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare invoke hello -d '{\"name\": \"Ada\"}'
+  fanfare invoke resize -d @photo.jpg -H 'content-type: image/jpeg' > small.jpg
+  cat events.json | fanfare invoke ingest -d - --path /v2 -v
+
+Exit codes: 0 answered, 1 function error, 2 usage, 3 platform error, 4 not found, 5 timeout")]
+pub(crate) struct InvokeArgs {
+    /// The function.
+    #[arg(value_parser = function_name)]
+    pub(crate) name: FunctionName,
+    /// The body: text, @FILE, or - for standard input.
+    #[arg(short, long, allow_hyphen_values = true)]
+    pub(crate) data: Option<String>,
+    /// The method [default: POST with a body, else GET].
+    #[arg(short = 'X', long)]
+    pub(crate) method: Option<http::Method>,
+    /// A header as `Name: value`; may be repeated.
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    pub(crate) headers: Vec<String>,
+    /// Path and query within the function.
+    #[arg(long, default_value = "/")]
+    pub(crate) path: String,
+    /// Print the headers and where the time went.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Give up after so long, e.g. 10s [default: the function's own timeout].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) timeout: Option<std::time::Duration>,
+    /// Where functions are called [default: asked from the control API].
+    #[arg(long, env = "FANFARE_DATA_PLANE", value_name = "URL")]
+    pub(crate) data_plane: Option<String>,
+}
+
+/// List functions.
+#[derive(ClapArgs, Debug)]
+#[command(
+    before_help = "\
+Examples:
+  fanfare list
+  fanfare list -o name | xargs fanfare delete",
+    visible_alias = "ls"
+)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Show a function: settings, sandboxes, decisions with their reasons, the last failure.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare describe hello
+  fanfare describe hello -o json")]
+pub(crate) struct DescribeArgs {
+    /// The function.
+    #[arg(value_parser = function_name)]
+    pub(crate) name: FunctionName,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Change settings of a function; its code stays.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare update hello --memory 256MiB --timeout 10s
+  fanfare update hello --min 1 --max 50 --env MODE=fast --unset-env DEBUG")]
+pub(crate) struct UpdateArgs {
+    /// The function.
+    #[arg(value_parser = function_name)]
+    pub(crate) name: FunctionName,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Delete functions.
+#[derive(ClapArgs, Debug)]
+#[command(
+    before_help = "\
+Examples:
+  fanfare delete hello
+  fanfare list -o name | xargs fanfare delete",
+    visible_alias = "rm"
+)]
+pub(crate) struct DeleteArgs {
+    /// The functions.
+    #[arg(required = true, value_parser = function_name)]
+    pub(crate) names: Vec<FunctionName>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Print what a function wrote.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare logs hello
+  fanfare logs -f --tail 10 hello")]
+pub(crate) struct LogsArgs {
+    /// The function.
+    #[arg(value_parser = function_name)]
+    pub(crate) name: FunctionName,
+    /// Go on until interrupted.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Begin with so many of the last lines.
+    #[arg(long, default_value_t = 100, value_name = "LINES")]
+    pub(crate) tail: u32,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Show the cluster: leader, nodes, data planes.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Print a completion script for a shell.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare completions bash > /etc/bash_completion.d/fanfare
+  fanfare completions zsh > ~/.zfunc/_fanfare
+  fanfare completions fish > ~/.config/fish/completions/fanfare.fish")]
+pub(crate) struct CompletionsArgs {
+    /// Which.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+pub(crate) fn function_name(text: &str) -> Result<FunctionName, String> {
+    FunctionName::new(text).map_err(|e| format!("the name {e}"))
+}
+
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
+    fanfare_api::parse_duration(text)
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "give a duration such as 500ms, 30s or 2m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,223 @@
+//! The control API, as calls.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fanfare_api::{
+    BlobDocument, ClusterStatusDocument, DeployResult, FunctionDocument, FunctionListDocument,
+    FunctionStatusDocument, FunctionSummaryDocument, PROBLEM_CONTENT_TYPE, PrepareResult, Problem,
+};
+use fanfare_types::{CodeDigest, FunctionName, limits};
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use serde::de::DeserializeOwned;
+use tokio_util::io::ReaderStream;
+
+use crate::exit::{Exit, Failure};
+use crate::http::{Base, Body, Http, full_body, header_text, no_body};
+use crate::lines::Lines;
+use crate::package::Package;
+use crate::printer::Printer;
+use crate::suggest;
+
+/// Longest wait for an answer, uploads and preparations apart.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest upload.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Longest preparation, on top of the function's start timeout: dependencies may have to be installed.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Bytes of one answer: a page of functions at most.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Functions in one page of a list.
+const PAGE: usize = 1_000;
+
+/// Talks to one control API.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    http: Http,
+    base: Base,
+}
+
+impl Client {
+    pub(crate) fn new(api: &str, printer: Printer) -> Result<Self, Failure> {
+        Ok(Client { http: Http::new(printer), base: Base::parse(api, "--api")? })
+    }
+
+    /// The client that requests to functions go through.
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
+    }
+
+    pub(crate) async fn status(&self) -> Result<ClusterStatusDocument, Failure> {
+        self.get("/v1/status").await
+    }
+
+    pub(crate) async fn function(&self, name: &FunctionName) -> Result<FunctionStatusDocument, Failure> {
+        let got = self.get(&format!("/v1/functions/{name}")).await;
+        self.suggesting(name, got).await
+    }
+
+    /// Every function, page by page.
+    pub(crate) async fn functions(&self) -> Result<Vec<FunctionSummaryDocument>, Failure> {
+        let mut all = Vec::new();
+        let mut path = format!("/v1/functions?limit={PAGE}");
+        loop {
+            let page: FunctionListDocument = self.get(&path).await?;
+            let more = !page.functions.is_empty() && all.len() < limits::FUNCTIONS_MAX;
+            all.extend(page.functions);
+            match page.next {
+                Some(next) if more => path = format!("/v1/functions?limit={PAGE}&after={next}"),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    pub(crate) async fn put_function(&self, document: &FunctionDocument) -> Result<DeployResult, Failure> {
+        let body = serde_json::to_vec(document)
+            .map_err(|e| Failure::usage(format!("the function cannot be written as JSON: {e}")))?;
+        let shown = shown_document(document);
+        let path = format!("/v1/functions/{}", document.name);
+        let mut request = self.request(Method::PUT, &path, full_body(body))?;
+        request
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+        answer(self.http.send(request, Some(ANSWER_TIMEOUT), Some(&shown)).await.map_err(advise)?).await
+    }
+
+    pub(crate) async fn delete_function(&self, name: &FunctionName) -> Result<(), Failure> {
+        let request = self.request(Method::DELETE, &format!("/v1/functions/{name}"), no_body())?;
+        let response = self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?;
+        let deleted = match response.status() {
+            status if status.is_success() => Ok(()),
+            _ => Err(problem(response).await),
+        };
+        self.suggesting(name, deleted).await
+    }
+
+    /// Has a node prove that the function starts.
+    pub(crate) async fn prepare(&self, name: &FunctionName) -> Result<PrepareResult, Failure> {
+        let request = self.request(Method::POST, &format!("/v1/functions/{name}/prepare"), no_body())?;
+        answer(self.http.send(request, Some(PREPARE_TIMEOUT), None).await.map_err(advise)?).await
+    }
+
+    pub(crate) async fn has_blob(&self, digest: CodeDigest) -> Result<bool, Failure> {
+        let request = self.request(Method::HEAD, &format!("/v1/blobs/{digest}"), no_body())?;
+        let response = self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?;
+        match response.status() {
+            StatusCode::NOT_FOUND => Ok(false),
+            status if status.is_success() => Ok(true),
+            _ => Err(problem(response).await),
+        }
+    }
+
+    /// Uploads packed code, as a stream.
+    pub(crate) async fn put_blob(&self, package: Package) -> Result<BlobDocument, Failure> {
+        let file = tokio::fs::File::from_std(package.archive);
+        let chunks = futures_util::StreamExt::map(ReaderStream::with_capacity(file, 64 << 10), |chunk| {
+            chunk.map(Frame::data)
+        });
+        let path = format!("/v1/blobs/{}", package.digest);
+        let mut request = self.request(Method::PUT, &path, BodyExt::boxed(StreamBody::new(chunks)))?;
+        request.headers_mut().insert(header::CONTENT_LENGTH, package.size_bytes.into());
+        answer(self.http.send(request, Some(UPLOAD_TIMEOUT), Some("@code.tar")).await.map_err(advise)?).await
+    }
+
+    /// Lines of a function's log, oldest first.
+    pub(crate) async fn logs(&self, name: &FunctionName, tail: u32, follow: bool) -> Result<Lines, Failure> {
+        let path = format!("/v1/functions/{name}/logs?tail={tail}&follow={follow}");
+        let request = self.request(Method::GET, &path, no_body())?;
+        let response = self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?;
+        let lines = match response.status() {
+            status if status.is_success() => Ok(Lines::new(response.into_body())),
+            _ => Err(problem(response).await),
+        };
+        self.suggesting(name, lines).await
+    }
+
+    /// Adds the name that was probably meant to a failure of the kind "no such function".
+    pub(crate) async fn suggesting<T>(
+        &self,
+        name: &FunctionName,
+        result: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let failure = match result {
+            Err(failure) if failure.is_not_found() => failure,
+            other => return other,
+        };
+        let page: Result<FunctionListDocument, _> = self.get(&format!("/v1/functions?limit={PAGE}")).await;
+        let known = page.map(|page| page.functions).unwrap_or_default();
+        Err(match suggest::closest(name.as_str(), known.iter().map(|f| f.name.as_str())) {
+            Some(meant) => failure.next(format!("did you mean {meant}?")),
+            None => failure,
+        })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        let request = self.request(Method::GET, path, no_body())?;
+        answer(self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?).await
+    }
+
+    fn request(&self, method: Method, path: &str, body: Body) -> Result<Request<Body>, Failure> {
+        let request =
+            Request::builder().method(method).uri(self.base.join(path)).header(header::ACCEPT, "*/*");
+        request.body(body).map_err(|e| Failure::usage(format!("--api makes no URL: {e}")))
+    }
+}
+
+/// What to do when the API cannot be reached.
+fn advise(failure: Failure) -> Failure {
+    match failure.exit {
+        Exit::Platform => {
+            failure.next("start the platform with `fanfare up`, or say where it is with --api URL")
+        }
+        _ => failure,
+    }
+}
+
+async fn answer<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
+    if !response.status().is_success() {
+        return Err(problem(response).await);
+    }
+    let body = collect(response, ANSWER_BYTES_MAX).await?;
+    serde_json::from_slice(&body).map_err(|e| {
+        Failure::platform(format!("the control API's answer is not what this release expects: {e}"))
+    })
+}
+
+/// The failure that an answer with an error status states.
+async fn problem(response: Response<Incoming>) -> Failure {
+    let status = response.status();
+    let stated =
+        header_text(response.headers(), "content-type").is_some_and(|t| t.starts_with(PROBLEM_CONTENT_TYPE));
+    let body = match collect(response, limits::API_BODY_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(failure) => return failure,
+    };
+    match serde_json::from_slice::<Problem>(&body) {
+        Ok(problem) if stated => problem.into(),
+        _ => Failure::platform(format!("the server answered {status} without a reason"))
+            .next("check that --api names a Fanfare control API"),
+    }
+}
+
+/// The whole body, within `limit` bytes.
+pub(crate) async fn collect(response: Response<Incoming>, limit: usize) -> Result<Bytes, Failure> {
+    let body = Limited::new(response.into_body(), limit).collect();
+    match tokio::time::timeout(ANSWER_TIMEOUT, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(e)) => Err(Failure::platform(format!("the answer broke off: {e}"))),
+        Err(_) => {
+            Err(Failure::new(Exit::Timeout, format!("the answer did not end within {ANSWER_TIMEOUT:?}")))
+        }
+    }
+}
+
+/// The document with the values of its variables masked.
+fn shown_document(document: &FunctionDocument) -> String {
+    let mut shown = document.clone();
+    for (_, value) in &mut shown.env.0 {
+        "***".clone_into(value);
+    }
+    serde_json::to_string(&shown).unwrap_or_default()
+}

@@ -1,0 +1,121 @@
+//! `fanfare describe`.
+
+use fanfare_api::{FunctionDocument, FunctionStatusDocument, HandlerDocument, Quantity, ScalingDocument};
+
+use crate::args::DescribeArgs;
+use crate::commands::list::state_word;
+use crate::commands::{Context, data_plane_url, function_url};
+use crate::exit::{Exit, Failure};
+use crate::printer::{Output, Printer, human_bytes, human_duration};
+
+pub(crate) async fn run(context: &Context, args: &DescribeArgs) -> Result<Exit, Failure> {
+    let printer = &context.printer;
+    let status = context.client.function(&args.name).await?;
+    match args.output.output {
+        Output::Json => printer.json(&status)?,
+        Output::Name => printer.out(&status.function.name)?,
+        Output::Url => {
+            printer.out(function_url(&data_plane_url(&context.client.status().await?)?, &args.name))?;
+        }
+        Output::Text => {
+            let url = match context.client.status().await.and_then(|cluster| data_plane_url(&cluster)) {
+                Ok(data_plane) => function_url(&data_plane, &args.name),
+                Err(failure) => format!("({failure})"),
+            };
+            print(printer, &status, &url)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Result<(), Failure> {
+    let function = &status.function;
+    let row = |name: &str, value: String| printer.out(format_args!("{name:<12} {value}"));
+    row("name", format!("{} ({} revision {})", function.name, status.id, status.revision))?;
+    row("url", url.to_owned())?;
+    row("state", state_word(status.state).to_owned())?;
+    let counts = status.sandboxes;
+    row(
+        "sandboxes",
+        format!(
+            "{} ready, {} starting, {} stopping, {} wanted",
+            counts.ready, counts.starting, counts.stopping, counts.wanted
+        ),
+    )?;
+    row("requests", format!("{} in sandboxes, {} waiting", status.in_flight, status.queued))?;
+    if let Some(ms) = status.execution_ms {
+        row("execution", human_duration(ms / 1e3))?;
+    }
+    settings(printer, function)?;
+    if !status.decisions.is_empty() {
+        printer.out("\ndecisions, newest first")?;
+        for decision in &status.decisions {
+            let ago = human_duration(decision.age_s);
+            printer.out(format_args!(
+                "  {ago:>8} ago  {} -> {}  {}",
+                decision.from, decision.to, decision.reason
+            ))?;
+        }
+    }
+    if let Some(failure) = &status.last_failure {
+        let node = failure.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+        let ago = human_duration(failure.age_s);
+        printer.out(format_args!("\nlast failure, {ago} ago{node}, revision {}", failure.revision))?;
+        printer.out(format_args!("  {}: {}", failure.reason, failure.detail))?;
+        failure.log_tail.lines().try_for_each(|line| printer.out(format_args!("    | {line}")))?;
+    }
+    Ok(())
+}
+
+fn settings(printer: &Printer, function: &FunctionDocument) -> Result<(), Failure> {
+    let row = |name: &str, value: String| printer.out(format_args!("{name:<12} {value}"));
+    let shown = |quantity: &Option<Quantity>| quantity.as_ref().map(ToString::to_string).unwrap_or_default();
+    let memory = |quantity: &Option<Quantity>| match quantity {
+        Some(Quantity::Integer(bytes)) => human_bytes(*bytes),
+        _ => shown(quantity),
+    };
+    let handler = match &function.handler {
+        HandlerDocument::Python { file, handler } => format!("python {file}:{handler}"),
+        HandlerDocument::Node { file, handler } => format!("node {file}:{handler}"),
+        HandlerDocument::Http { command, .. } => format!("http {}", command.join(" ")),
+        HandlerDocument::Fake {} => "fake".to_owned(),
+    };
+    row("handler", handler)?;
+    row("runtime", function.runtime.clone().unwrap_or_default())?;
+    if let Some(code) = &function.code {
+        row("code", code.clone())?;
+    }
+    let limits = &function.limits;
+    row(
+        "memory",
+        format!("{} reserved, {} at most", memory(&limits.memory_request), memory(&limits.memory_limit)),
+    )?;
+    let cpu_limit = match &limits.cpu_limit {
+        Some(Quantity::Integer(0)) | None => "no limit".to_owned(),
+        Some(limit) => format!("{limit} at most"),
+    };
+    row("cpu", format!("{} reserved, {cpu_limit}", shown(&limits.cpu_request)))?;
+    row("concurrency", function.concurrency.map(|n| n.to_string()).unwrap_or_default())?;
+    let timeouts = &function.timeouts;
+    row("timeouts", format!("request {} s, start {} s", shown(&timeouts.request), shown(&timeouts.start)))?;
+    row("scaling", scaling(&function.scaling))?;
+    if !function.env.is_empty() {
+        let names: Vec<_> = function.env.0.iter().map(|(name, _)| name.as_str()).collect();
+        row("env", names.join(" "))?;
+    }
+    Ok(())
+}
+
+/// The settings as `name=value`, in the order of the document.
+fn scaling(scaling: &ScalingDocument) -> String {
+    match serde_json::to_value(scaling) {
+        Ok(serde_json::Value::Object(fields)) => {
+            let shown = |(name, value): (&String, &serde_json::Value)| match value.as_str() {
+                Some(text) => format!("{name}={text}"),
+                None => format!("{name}={value}"),
+            };
+            fields.iter().map(shown).collect::<Vec<_>>().join(" ")
+        }
+        _ => String::new(),
+    }
+}

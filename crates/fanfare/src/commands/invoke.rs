@@ -1,0 +1,224 @@
+//! `fanfare invoke`: the function's answer to standard output, everything else to standard error.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use fanfare_api::{PROBLEM_CONTENT_TYPE, Problem};
+use fanfare_types::{Reason, limits};
+use futures_util::StreamExt;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, header};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use tokio::io::AsyncRead;
+use tokio_util::io::ReaderStream;
+
+use crate::args::InvokeArgs;
+use crate::client::collect;
+use crate::commands::{Context, data_plane_url, function_url};
+use crate::exit::{Exit, Failure};
+use crate::http::{Base, Body, full_body, header_text, no_body, root_cause, shown_value};
+use crate::printer::{Printer, human_duration};
+
+/// Names the platform's reason in an answer that the function did not make.
+const REASON_HEADER: &str = "x-fanfare-reason";
+/// Bytes read from a file or standard input at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+pub(crate) async fn run(context: &Context, args: &InvokeArgs) -> Result<Exit, Failure> {
+    let base = match &args.data_plane {
+        Some(given) => Base::parse(given, "--data-plane")?,
+        None => Base::parse(&data_plane_url(&context.client.status().await?)?, "the data plane's address")?,
+    };
+    let call = call(context, args, &base);
+    match args.timeout {
+        None => call.await,
+        Some(limit) => tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+            let what = format!("{} did not answer within {limit:?}", args.name);
+            Err(Failure::new(Exit::Timeout, what).next("give it longer with --timeout"))
+        }),
+    }
+}
+
+async fn call(context: &Context, args: &InvokeArgs, base: &Base) -> Result<Exit, Failure> {
+    let printer = &context.printer;
+    let request = request(args, base).await?;
+    if args.verbose {
+        printer.note(format_args!("> {} {}", request.method(), request.uri()));
+        headers(printer, ">", request.headers());
+    }
+    let begin = Instant::now();
+    let shown = args.data.as_ref().map(|data| if data == "-" { "@-" } else { data.as_str() });
+    let response = context.client.http().send(request, None, shown).await?;
+    let first = begin.elapsed();
+    if args.verbose {
+        printer.note(format_args!("< {}", response.status()));
+        headers(printer, "<", response.headers());
+        breakdown(printer, response.headers());
+    }
+    let status = response.status();
+    let reason = header_text(response.headers(), REASON_HEADER).map(ToOwned::to_owned);
+    let stated =
+        header_text(response.headers(), "content-type").is_some_and(|t| t.starts_with(PROBLEM_CONTENT_TYPE));
+    if let (Some(reason), true) = (&reason, stated) {
+        let failure = refused(response, reason).await?.about(args.name.as_str());
+        return context.client.suggesting(&args.name, Err(failure)).await;
+    }
+    let bytes = copy(printer, response.into_body()).await?;
+    let took = begin.elapsed();
+    printer.note(summary(status, bytes, first, took));
+    Ok(match reason.and_then(|code| known(&code)) {
+        Some(reason) => Exit::of(reason),
+        None if status.is_success() || status.is_redirection() => Exit::Ok,
+        None => Exit::Function,
+    })
+}
+
+fn summary(status: http::StatusCode, bytes: u64, first: Duration, took: Duration) -> String {
+    format!(
+        "{status}, {bytes} bytes in {} (first byte after {})",
+        human_duration(took.as_secs_f64()),
+        human_duration(first.as_secs_f64())
+    )
+}
+
+async fn request(args: &InvokeArgs, base: &Base) -> Result<Request<Body>, Failure> {
+    let path = if args.path.starts_with('/') { args.path.clone() } else { format!("/{}", args.path) };
+    let url = function_url(&base.join(""), &args.name) + &path;
+    let (body, length) = body(args.data.as_deref()).await?;
+    let default = if args.data.is_some() { Method::POST } else { Method::GET };
+    let mut request = Request::builder()
+        .method(args.method.clone().unwrap_or(default))
+        .uri(&url)
+        .body(body)
+        .map_err(|e| Failure::usage(format!("--path makes no URL of {url:?}: {e}")))?;
+    let fields = request.headers_mut();
+    if args.data.is_some() {
+        fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    if let Some(length) = length {
+        fields.insert(header::CONTENT_LENGTH, length.into());
+    }
+    let mut given = HeaderMap::new();
+    for text in &args.headers {
+        let (name, value) = parse_header(text)?;
+        given.append(name, value);
+    }
+    for name in given.keys() {
+        fields.remove(name);
+    }
+    for (name, value) in &given {
+        fields.append(name, value.clone());
+    }
+    Ok(request)
+}
+
+fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
+    let wrong = || Failure::usage(format!("-H {text:?} is no header")).next("give it as 'Name: value'");
+    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+    Ok((name.trim().parse().map_err(|_| wrong())?, value.trim().parse().map_err(|_| wrong())?))
+}
+
+/// The body and its length where that is known before it is sent.
+async fn body(data: Option<&str>) -> Result<(Body, Option<u64>), Failure> {
+    let Some(data) = data else { return Ok((no_body(), None)) };
+    if data == "-" {
+        let input = io::stdin().as_fd().try_clone_to_owned();
+        let input = input.map_err(|e| Failure::usage(format!("cannot read standard input: {e}")))?;
+        return Ok((stream(tokio::fs::File::from_std(input.into())), None));
+    }
+    let Some(path) = data.strip_prefix('@') else {
+        return Ok((full_body(data.to_owned()), None));
+    };
+    let unreadable = |e: io::Error| Failure::usage(format!("cannot read {path}: {e}"));
+    let file = tokio::fs::File::open(path).await.map_err(unreadable)?;
+    let metadata = file.metadata().await.map_err(unreadable)?;
+    Ok((stream(file), metadata.is_file().then_some(metadata.len())))
+}
+
+fn stream(source: impl AsyncRead + Send + Sync + 'static) -> Body {
+    let chunks = ReaderStream::with_capacity(source, CHUNK_BYTES).map(|chunk| chunk.map(Frame::data));
+    BodyExt::boxed(StreamBody::new(chunks))
+}
+
+/// Copies the answer to standard output as it comes.
+async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, Failure> {
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| {
+            Failure::platform(format!("the answer broke off after {bytes} bytes: {}", root_cause(&e)))
+        })?;
+        if let Ok(data) = frame.into_data() {
+            bytes += data.len() as u64;
+            printer.bytes(&data)?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// The failure that the platform states instead of an answer.
+async fn refused(response: Response<Incoming>, reason: &str) -> Result<Failure, Failure> {
+    let status = response.status();
+    let body = collect(response, limits::API_BODY_BYTES_MAX).await?;
+    Ok(match serde_json::from_slice::<Problem>(&body) {
+        Ok(problem) => problem.into(),
+        Err(_) => {
+            let exit = known(reason).map_or(Exit::Platform, Exit::of);
+            Failure::new(exit, format!("the platform answered {status}")).because(reason)
+        }
+    })
+}
+
+fn known(code: &str) -> Option<Reason> {
+    Reason::ALL.iter().copied().find(|reason| reason.code() == code)
+}
+
+fn headers(printer: &Printer, mark: &str, headers: &HeaderMap) {
+    for (name, value) in headers {
+        printer.note(format_args!("{mark} {name}: {}", shown_value(name, value)));
+    }
+}
+
+/// Where the time went, one stage a line.
+fn breakdown(printer: &Printer, headers: &HeaderMap) {
+    let stages = server_timing(headers);
+    for (stage, ms) in &stages {
+        printer.note(format_args!("  {stage:<10} {:>10}", human_duration(ms / 1e3)));
+    }
+}
+
+/// Stages and milliseconds of a `Server-Timing` header.
+pub(crate) fn server_timing(headers: &HeaderMap) -> Vec<(String, f64)> {
+    let metric = |metric: &str| {
+        let mut parts = metric.split(';').map(str::trim);
+        let name = parts.next()?.to_owned();
+        let ms = parts.find_map(|part| part.strip_prefix("dur="))?.parse().ok()?;
+        Some((name, ms))
+    };
+    let values = headers.get_all("server-timing").iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).filter_map(metric).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_of_server_timing() {
+        let mut headers = HeaderMap::new();
+        headers.append("server-timing", "queue;dur=0.5, create;desc=\"x\";dur=12".parse().unwrap());
+        headers.append("server-timing", "execute;dur=3, cold, bad;dur=x".parse().unwrap());
+        let expected = [("queue", 0.5), ("create", 12.0), ("execute", 3.0)].map(|(n, ms)| (n.to_owned(), ms));
+        assert_eq!(server_timing(&headers), expected);
+    }
+
+    #[test]
+    fn headers_on_the_command_line() {
+        let (name, value) = parse_header("X-Token:  a: b ").unwrap();
+        assert_eq!((name.as_str(), value.to_str().unwrap()), ("x-token", "a: b"));
+        for bad in ["no colon", ": x", "a b: c"] {
+            assert_eq!(parse_header(bad).unwrap_err().exit, Exit::Usage, "{bad}");
+        }
+    }
+}

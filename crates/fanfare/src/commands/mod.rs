@@ -1,0 +1,116 @@
+//! One file per verb.
+
+mod completions;
+mod delete;
+mod deploy;
+mod describe;
+mod dev;
+mod invoke;
+mod list;
+mod logs;
+mod status;
+mod update;
+
+use std::process::ExitCode;
+
+use fanfare_api::ClusterStatusDocument;
+use tokio::runtime::Builder;
+
+use crate::args::{Args, Command};
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::printer::Printer;
+
+/// What client verbs work with.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) printer: Printer,
+}
+
+/// Runs the command; says why it failed.
+pub(crate) fn run(args: Args) -> ExitCode {
+    let printer = Printer::new(args.global.quiet, args.global.debug);
+    match dispatch(args, printer) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            printer.failure(&failure);
+            failure.exit.into()
+        }
+    }
+}
+
+fn dispatch(args: Args, printer: Printer) -> Result<Exit, Failure> {
+    if let Command::Completions(args) = args.command {
+        return completions::run(&args, printer);
+    }
+    let context = Context { client: Client::new(&args.global.api, printer)?, printer };
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::platform(format!("cannot start the event loop: {e}")))?;
+    let exit = runtime.block_on(async {
+        match args.command {
+            Command::Deploy(args) => deploy::run(&context, &args).await,
+            Command::Dev(args) => dev::run(&context, &args).await,
+            Command::Invoke(args) => invoke::run(&context, &args).await,
+            Command::List(args) => list::run(&context, &args).await,
+            Command::Describe(args) => describe::run(&context, &args).await,
+            Command::Update(args) => update::run(&context, &args).await,
+            Command::Delete(args) => delete::run(&context, &args).await,
+            Command::Logs(args) => logs::run(&context, &args).await,
+            Command::Status(args) => status::run(&context, &args).await,
+            Command::Completions(args) => completions::run(&args, printer),
+        }
+    });
+    // A read of standard input may still be blocked in a thread; it must not keep the process.
+    runtime.shutdown_background();
+    exit
+}
+
+/// Where functions are called: the first data plane whose stream is up.
+fn data_plane_url(status: &ClusterStatusDocument) -> Result<String, Failure> {
+    let up = status.data_planes.iter().find(|data_plane| data_plane.connected);
+    let up = up.ok_or_else(|| {
+        Failure::platform("no data plane is connected to the control plane")
+            .next("start one with `fanfare data-plane`, or say where it is with --data-plane URL")
+    })?;
+    Ok(format!("http://{}", reachable(&up.address)))
+}
+
+/// An address to connect to, for one that is listened on: "any" means this machine.
+fn reachable(address: &str) -> String {
+    match address.parse::<std::net::SocketAddr>() {
+        Ok(mut socket) if socket.ip().is_unspecified() => {
+            socket.set_ip(match socket.ip() {
+                std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+            socket.to_string()
+        }
+        _ => address.to_owned(),
+    }
+}
+
+/// The URL of a function on a data plane.
+fn function_url(data_plane: &str, name: impl std::fmt::Display) -> String {
+    format!("{data_plane}/function/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_address_is_reached_on_this_machine() {
+        let cases = [
+            ("0.0.0.0:8080", "127.0.0.1:8080"),
+            ("[::]:8080", "[::1]:8080"),
+            ("10.0.0.1:8080", "10.0.0.1:8080"),
+            ("node-1:8080", "node-1:8080"),
+        ];
+        for (listened, reached) in cases {
+            assert_eq!(reachable(listened), reached);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! How the program ends: a small set of exit codes, and what is told when it is not 0.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use fanfare_api::{FieldError, Problem};
+use fanfare_types::Reason;
+
+/// What the exit code says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// All is well; for an invocation, the function answered without an error.
+    Ok = 0,
+    /// The function failed: its code, its start, or an error status of its own.
+    Function = 1,
+    /// The command line, or a setting on it, is wrong.
+    Usage = 2,
+    /// The platform failed or cannot be reached.
+    Platform = 3,
+    /// There is no such thing.
+    NotFound = 4,
+    /// Time ran out.
+    Timeout = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+impl Exit {
+    /// The exit code for a reason that the platform gives.
+    pub(crate) fn of(reason: Reason) -> Exit {
+        match reason {
+            Reason::FunctionNotFound | Reason::RouteNotFound => Exit::NotFound,
+            Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
+            Reason::BadRequest | Reason::InvalidField | Reason::FunctionExists | Reason::TooLarge => {
+                Exit::Usage
+            }
+            Reason::HandlerError
+            | Reason::SandboxExited
+            | Reason::OutOfMemory
+            | Reason::ConnectionClosed
+            | Reason::BadResponse
+            | Reason::StartFailed
+            | Reason::HandlerNotFound
+            | Reason::DependenciesFailed => Exit::Function,
+            _ => Exit::Platform,
+        }
+    }
+}
+
+/// Why the program ends with another code than 0, and what the user can do.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// What went wrong, in one sentence.
+    pub(crate) what: String,
+    /// What the platform said, when it was the platform.
+    pub(crate) stated: Option<Box<Stated>>,
+    /// What to do next.
+    pub(crate) next: Option<String>,
+    /// Everything has been said already.
+    pub(crate) silent: bool,
+}
+
+/// What the platform said about a failure.
+#[derive(Debug, Default)]
+pub(crate) struct Stated {
+    /// Its stable code.
+    pub(crate) reason: String,
+    /// Names the request in logs.
+    pub(crate) request_id: Option<String>,
+    /// Last lines of the failed sandbox.
+    pub(crate) log_tail: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Failure { exit, what: what.into(), stated: None, next: None, silent: false }
+    }
+
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Failure::new(Exit::Usage, what)
+    }
+
+    pub(crate) fn platform(what: impl Into<String>) -> Self {
+        Failure::new(Exit::Platform, what)
+    }
+
+    /// Ends with this code and says nothing more.
+    pub(crate) fn said(exit: Exit) -> Self {
+        Failure { silent: true, ..Failure::new(exit, "") }
+    }
+
+    pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = Some(next.into());
+        self
+    }
+
+    /// The same, of the function `name`: commands that the hints name are ready to be copied.
+    pub(crate) fn about(mut self, name: &str) -> Self {
+        self.next = self.next.map(|next| next.replace("NAME", name));
+        self
+    }
+
+    /// The same, with the platform's code for it.
+    pub(crate) fn because(mut self, reason: &str) -> Self {
+        self.stated = Some(Box::new(Stated { reason: reason.to_owned(), ..Stated::default() }));
+        self
+    }
+
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.stated.as_ref().is_some_and(|stated| stated.reason == Reason::FunctionNotFound.code())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Failure {
+            exit: problem.reason().map_or(Exit::Platform, Exit::of),
+            what: problem.detail,
+            stated: Some(Box::new(Stated {
+                reason: problem.reason,
+                request_id: (!problem.request_id.is_empty()).then_some(problem.request_id),
+                log_tail: problem.log_tail,
+            })),
+            next: Some(problem.hint),
+            silent: false,
+        }
+    }
+}
+
+impl From<FieldError> for Failure {
+    fn from(error: FieldError) -> Self {
+        Failure::usage(error.message).because(Reason::InvalidField.code())
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// A failed write to standard output. A closed pipe is how `… | head` ends.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::said(Exit::Ok),
+            _ => Failure::platform(format!("cannot write the output: {error}")),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Settings of a function on the command line.
+
+use clap::{Args as ClapArgs, ValueEnum};
+use fanfare_api::{
+    BalanceName, FunctionDocument, MetricName, PolicyName, ProfileName, Quantity, ScalingDocument,
+};
+
+use crate::exit::Failure;
+
+/// Settings of a function. What is left out keeps its value or its default.
+#[derive(ClapArgs, Clone, Debug, Default)]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct SettingsArgs {
+    /// Set an environment variable: NAME=VALUE, or NAME to take it from here; may be repeated.
+    #[arg(long, short, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// Remove an environment variable; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) unset_env: Vec<String>,
+    /// Most memory of a sandbox, e.g. 256MiB.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<String>,
+    /// Reserved memory of a sandbox, e.g. 16MiB.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory_request: Option<String>,
+    /// Most CPUs of a sandbox, e.g. 0.5; 0 for no limit.
+    #[arg(long, value_name = "CPUS")]
+    pub(crate) cpu: Option<String>,
+    /// Reserved CPUs of a sandbox, e.g. 0.01.
+    #[arg(long, value_name = "CPUS")]
+    pub(crate) cpu_request: Option<String>,
+    /// Most processes and threads of a sandbox.
+    #[arg(long, value_name = "N")]
+    pub(crate) pids: Option<u32>,
+    /// Size of a sandbox's private /tmp, e.g. 64MiB.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) tmp: Option<String>,
+    /// Requests that one sandbox serves at once.
+    #[arg(long, value_name = "N")]
+    pub(crate) concurrency: Option<u32>,
+    /// Handler processes in one sandbox.
+    #[arg(long, value_name = "N")]
+    pub(crate) handler_processes: Option<u32>,
+    /// Time from accepted to answered, e.g. 30s.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<String>,
+    /// Time a sandbox has to become ready, e.g. 30s.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) start_timeout: Option<String>,
+    /// Requests that may wait.
+    #[arg(long, value_name = "N")]
+    pub(crate) queue_limit: Option<u32>,
+    /// Choice among free slots: knative, least_loaded, round_robin, random, ch_rlu, hermod.
+    #[arg(long, value_name = "NAME", value_parser = word::<BalanceName>)]
+    pub(crate) balance: Option<BalanceName>,
+    /// Never fewer sandboxes.
+    #[arg(long, value_name = "N")]
+    pub(crate) min: Option<u32>,
+    /// Never more sandboxes.
+    #[arg(long, value_name = "N")]
+    pub(crate) max: Option<u32>,
+    /// Always so many sandboxes.
+    #[arg(long, value_name = "N", conflicts_with_all = ["policy", "profile", "target", "metric"])]
+    pub(crate) scale: Option<u32>,
+    /// Sandboxes started at registration.
+    #[arg(long, value_name = "N")]
+    pub(crate) initial: Option<u32>,
+    /// What decides the scale.
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) policy: Option<PolicyArg>,
+    /// Whose defaults hold: fanfare or knative.
+    #[arg(long, value_name = "NAME", value_parser = word::<ProfileName>)]
+    pub(crate) profile: Option<ProfileName>,
+    /// What is measured: concurrency or rps.
+    #[arg(long, value_name = "NAME", value_parser = word::<MetricName>)]
+    pub(crate) metric: Option<MetricName>,
+    /// What one sandbox should carry.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) target: Option<f64>,
+    /// A lower count takes effect after so long, e.g. 30s.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) scale_down_delay: Option<String>,
+}
+
+/// Policies without a setting of their own; `fixed` is `--scale N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PolicyArg {
+    /// Knative's autoscaler.
+    Kpa,
+    /// By CPU.
+    Hpa,
+}
+
+/// A word of the API's vocabulary.
+fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    let error = |e: serde::de::value::Error| e.to_string();
+    T::deserialize(serde::de::value::StrDeserializer::new(text)).map_err(error)
+}
+
+impl SettingsArgs {
+    /// Writes what is given into `document`.
+    ///
+    /// # Errors
+    /// A variable without a value here or there.
+    pub(crate) fn apply(&self, document: &mut FunctionDocument) -> Result<(), Failure> {
+        self.apply_env(document)?;
+        let text = |given: &Option<String>, field: &mut Option<Quantity>| {
+            if let Some(given) = given {
+                *field = Some(Quantity::Text(given.clone()));
+            }
+        };
+        text(&self.memory, &mut document.limits.memory_limit);
+        text(&self.memory_request, &mut document.limits.memory_request);
+        text(&self.cpu, &mut document.limits.cpu_limit);
+        text(&self.cpu_request, &mut document.limits.cpu_request);
+        text(&self.tmp, &mut document.limits.tmp);
+        text(&self.timeout, &mut document.timeouts.request);
+        text(&self.start_timeout, &mut document.timeouts.start);
+        set(self.pids, &mut document.limits.pids);
+        set(self.handler_processes, &mut document.handler_processes);
+        set(self.queue_limit, &mut document.queue_limit);
+        set(self.balance, &mut document.balance);
+        if self.profile.is_some() {
+            document.concurrency = None;
+        }
+        set(self.concurrency, &mut document.concurrency);
+        self.apply_scaling(&mut document.scaling);
+        text(&self.scale_down_delay, &mut document.scaling.scale_down_delay);
+        Ok(())
+    }
+
+    fn apply_env(&self, document: &mut FunctionDocument) -> Result<(), Failure> {
+        for name in &self.unset_env {
+            document.env.unset(name);
+        }
+        for given in &self.env {
+            match given.split_once('=') {
+                Some((name, value)) => document.env.set(name, value),
+                None => {
+                    let value = std::env::var(given).map_err(|_| {
+                        Failure::usage(format!("--env {given}: there is no such variable here"))
+                            .next(format!("give its value: --env {given}=VALUE"))
+                    })?;
+                    document.env.set(given, &value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Another policy or profile drops the settings of the one before, which mean nothing to it.
+    fn apply_scaling(&self, scaling: &mut ScalingDocument) {
+        let policy = match (self.policy, self.scale) {
+            (_, Some(_)) => Some(PolicyName::Fixed),
+            (Some(PolicyArg::Kpa), None) => Some(PolicyName::Kpa),
+            (Some(PolicyArg::Hpa), None) => Some(PolicyName::Hpa),
+            (None, None) => None,
+        };
+        if self.profile.is_some() {
+            *scaling = ScalingDocument { profile: self.profile, policy, ..ScalingDocument::default() };
+        } else if policy.is_some() && policy != scaling.policy {
+            *scaling = ScalingDocument {
+                policy,
+                min: scaling.min,
+                max: scaling.max,
+                initial: scaling.initial,
+                activation: scaling.activation,
+                scale_down_delay: scaling.scale_down_delay.take(),
+                ..ScalingDocument::default()
+            };
+        }
+        set(self.scale, &mut scaling.count);
+        set(self.min, &mut scaling.min);
+        set(self.max, &mut scaling.max);
+        set(self.initial, &mut scaling.initial);
+        set(self.metric, &mut scaling.metric);
+        set(self.target, &mut scaling.target);
+    }
+}
+
+fn set<T: Copy>(given: Option<T>, field: &mut Option<T>) {
+    if given.is_some() {
+        *field = given;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fanfare_api::HandlerDocument;
+    use fanfare_types::{FunctionSpec, ScalingPolicy};
+
+    use super::*;
+
+    fn registered() -> FunctionDocument {
+        let mut document = FunctionDocument::new("f", HandlerDocument::Fake {});
+        document.env.set("A", "1");
+        document.env.set("B", "2");
+        FunctionDocument::from(&FunctionSpec::try_from(document).unwrap())
+    }
+
+    fn applied(settings: &SettingsArgs) -> FunctionSpec {
+        let mut document = registered();
+        settings.apply(&mut document).unwrap();
+        FunctionSpec::try_from(document).unwrap()
+    }
+
+    #[test]
+    fn nothing_given_changes_nothing() {
+        assert_eq!(applied(&SettingsArgs::default()), FunctionSpec::try_from(registered()).unwrap());
+    }
+
+    #[test]
+    fn variables_are_set_and_removed() {
+        let settings = SettingsArgs {
+            env: vec!["C=x=y".into(), "A=9".into()],
+            unset_env: vec!["B".into()],
+            ..SettingsArgs::default()
+        };
+        let expected = [("A", "9"), ("C", "x=y")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        assert_eq!(applied(&settings).env, expected);
+        let absent = SettingsArgs { env: vec!["FANFARE_NO_SUCH_VARIABLE".into()], ..SettingsArgs::default() };
+        assert!(absent.apply(&mut registered()).is_err());
+    }
+
+    #[test]
+    fn another_policy_drops_the_settings_of_the_one_before() {
+        let hpa =
+            applied(&SettingsArgs { policy: Some(PolicyArg::Hpa), max: Some(9), ..SettingsArgs::default() });
+        assert!(matches!(hpa.scaling.policy, ScalingPolicy::Hpa(_)));
+        assert_eq!(hpa.scaling.max, 9);
+        let fixed = applied(&SettingsArgs { scale: Some(3), ..SettingsArgs::default() });
+        assert_eq!(fixed.scaling.policy, ScalingPolicy::Fixed(3));
+        let knative =
+            applied(&SettingsArgs { profile: Some(ProfileName::Knative), ..SettingsArgs::default() });
+        assert_eq!((knative.sizing.concurrency, knative.scaling.initial), (1_000, 1));
+    }
+
+    #[test]
+    fn words_are_the_apis() {
+        assert_eq!(word::<BalanceName>("ch_rlu"), Ok(BalanceName::ChRlu));
+        assert!(word::<BalanceName>("fair").unwrap_err().contains("hermod"));
+    }
+}

@@ -1,0 +1,199 @@
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr};
+
+use fanfare_api::Problem;
+use fanfare_types::Reason;
+
+use crate::double::Double;
+use crate::run::{command, fanfare, fanfare_in, without_times};
+
+fn hello(text: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("hello.py"), text).unwrap();
+    dir
+}
+
+#[tokio::test]
+async fn stages_then_the_url_alone() {
+    let double = Double::start().await;
+    let dir = hello("def handler(event, context): return 1");
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "./hello.py"]).await;
+    assert_eq!((run.code, run.stdout), (0, format!("{}/function/hello\n", double.api)), "{}", run.stderr);
+    let expected = "\
+T Packed ./hello.py (1 file, 2 KiB)
+T Uploaded 2 KiB
+T Registered hello
+T Ready: started once on node-1 in 21.5 ms";
+    assert_eq!(without_times(&run.stderr), expected);
+    let held = double.held();
+    assert_eq!(held.prepared, ["hello"]);
+    let (digest, code) = held.blobs.first_key_value().unwrap();
+    assert_eq!(held.functions["hello"].1.code.as_ref(), Some(digest));
+    assert!(code.windows(11).any(|window| window == b"def handler"));
+}
+
+#[tokio::test]
+async fn again_is_unchanged() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    assert_eq!(fanfare_in(dir.path(), &double.api, &["deploy", "hello.py"]).await.code, 0);
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py"]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    let expected = "T Packed hello.py (1 file, 2 KiB)\nT Code is there already\nT hello is unchanged";
+    assert_eq!(without_times(&run.stderr), expected);
+    assert_eq!(double.held().prepared.len(), 1);
+    let run =
+        fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--memory", "64MiB", "-o", "json"]).await;
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((json["revision"].as_u64(), json["outcome"].as_str()), (Some(2), Some("updated")));
+}
+
+#[tokio::test]
+async fn what_does_not_start_says_why_each_time() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let log = "Traceback (most recent call last):\nNameError: x";
+    let broken =
+        Problem::new(Reason::StartFailed, "hello.py raised an error when imported").with_log_tail(log);
+    double.held().broken.insert("hello".into(), broken.with_request_id("r-5"));
+    for _ in 0..2 {
+        let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--quiet"]).await;
+        assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{run:?}");
+        let expected = "\
+error: hello is registered but does not start: hello.py raised an error when imported
+  reason: start-failed
+  request: r-5
+  log:
+    | Traceback (most recent call last):
+    | NameError: x
+hint: see the detail and the log lines, then `fanfare update hello`
+";
+        assert_eq!(run.stderr, expected);
+    }
+}
+
+#[tokio::test]
+async fn settings_come_from_the_file_and_then_the_command_line() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let toml =
+        "name = \"api\"\nconcurrency = 4\nqueue_limit = 7\n[env]\nA = \"1\"\n[timeouts]\nrequest = \"5s\"\n";
+    fs::write(dir.path().join("fanfare.toml"), toml).unwrap();
+    let args = ["deploy", ".", "--concurrency", "9", "-e", "B=2", "--handler", "hello.py:main", "--max", "3"];
+    let run = fanfare_in(dir.path(), &double.api, &args).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    let held = double.held();
+    let json = serde_json::to_value(&held.functions["api"].1).unwrap();
+    assert_eq!((json["concurrency"].as_u64(), json["queue_limit"].as_u64()), (Some(9), Some(7)));
+    assert_eq!(json["env"], serde_json::json!({"A": "1", "B": "2"}));
+    assert_eq!(json["timeouts"]["request"], 5);
+    assert_eq!(json["scaling"]["max"], 3);
+    assert_eq!(json["handler"], serde_json::json!({"kind": "python", "file": "hello.py", "handler": "main"}));
+}
+
+#[tokio::test]
+async fn a_wrong_setting_names_it() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--concurrency", "5000"]).await;
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("error: concurrency is 5000; allowed: 1 to 1000"), "{run:?}");
+    assert!(run.stderr.contains("reason: invalid-field"), "{run:?}");
+}
+
+#[tokio::test]
+async fn debug_masks_variables() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let run =
+        fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "-e", "TOKEN=canary", "--debug"]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stderr.contains("\"TOKEN\":\"***\""), "{run:?}");
+    assert!(!run.stderr.contains("canary"), "{run:?}");
+}
+
+#[tokio::test]
+async fn updates_keep_what_is_not_named() {
+    let double = Double::start().await.with_function("hello");
+    let run =
+        fanfare(&double.api, &["update", "hello", "--timeout", "9s", "--min", "1", "--env", "A=1"]).await;
+    assert_eq!((run.code, run.stdout), (0, format!("{}/function/hello\n", double.api)), "{}", run.stderr);
+    let json = serde_json::to_value(&double.held().functions["hello"].1).unwrap();
+    assert_eq!(
+        (json["timeouts"]["request"].as_u64(), json["timeouts"]["start"].as_u64()),
+        (Some(9), Some(30))
+    );
+    assert_eq!((json["scaling"]["min"].as_u64(), json["env"]["A"].as_str()), (Some(1), Some("1")));
+    let run = fanfare(&double.api, &["update", "hullo", "--min", "1"]).await;
+    assert_eq!(run.code, 4);
+    assert!(run.stderr.contains("did you mean hello?"), "{run:?}");
+}
+
+/// `fanfare dev`, with its standard error line by line.
+struct Dev {
+    child: Child,
+    lines: Lines<BufReader<ChildStderr>>,
+}
+
+impl Dev {
+    fn start(double: &Double, path: &Path) -> Self {
+        let mut child = command(&double.api, &["dev", path.to_str().unwrap()]).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        Dev { child, lines }
+    }
+
+    async fn until(&mut self, part: &str) -> String {
+        let mut seen = String::new();
+        while let Some(line) = self.lines.next_line().await.unwrap() {
+            seen.push_str(&line);
+            seen.push('\n');
+            if line.contains(part) {
+                return seen;
+            }
+        }
+        panic!("no {part:?} in\n{seen}");
+    }
+}
+
+fn code(double: &Double) -> Option<String> {
+    double.held().functions["hello"].1.code.clone()
+}
+
+#[tokio::test]
+async fn dev_redeploys_on_save_and_keeps_the_old_one_when_the_new_one_fails() {
+    let double = Double::start().await;
+    double.held().broken_code = Some(b"BROKEN");
+    let dir = hello("one");
+    let file = dir.path().join("hello.py");
+    let mut dev = Dev::start(&double, &file);
+    dev.until("watching").await;
+    let first = code(&double);
+
+    // An editor's atomic save.
+    fs::write(dir.path().join(".tmp"), "two").unwrap();
+    fs::rename(dir.path().join(".tmp"), &file).unwrap();
+    dev.until("reloaded in").await;
+    let second = code(&double);
+    assert_ne!(first, second);
+
+    fs::write(&file, "BROKEN").unwrap();
+    let seen = dev.until("goes on serving").await;
+    assert!(seen.contains("the module raised an error") && seen.contains("| SyntaxError"), "{seen}");
+    assert_eq!(code(&double), second);
+
+    fs::write(&file, "three").unwrap();
+    dev.until("reloaded in").await;
+    assert_ne!(code(&double), second);
+    assert_eq!(double.held().functions.keys().collect::<Vec<_>>(), ["hello"]);
+
+    let pid = dev.child.id().unwrap().to_string();
+    assert!(tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let output = dev.child.wait_with_output().await.unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    // The log is followed from now on: what was written before is not shown.
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}/function/hello\n", double.api));
+}

@@ -1,0 +1,315 @@
+//! A control API and a data plane that answer as told, on one port of this machine.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post, put};
+use axum::{Json, Router};
+use fanfare_api::{
+    BlobDocument, ClusterStatusDocument, DataPlaneDocument, DecisionDocument, DeployOutcome, DeployResult,
+    FailureDocument, FunctionDocument, FunctionListDocument, FunctionState, FunctionStatusDocument,
+    FunctionSummaryDocument, LeaderDocument, LogLineDocument, LogStreamName, NodeDocument, PrepareResult,
+    Problem, ResourcesDocument, SandboxCounts,
+};
+use fanfare_types::{FunctionSpec, Reason};
+
+/// What the double holds and has seen.
+#[derive(Default)]
+pub(crate) struct Held {
+    pub(crate) functions: BTreeMap<String, (u32, FunctionDocument)>,
+    pub(crate) blobs: BTreeMap<String, Bytes>,
+    /// Names in the order of their registration, unchanged ones included.
+    pub(crate) puts: Vec<String>,
+    /// Functions proved so far.
+    pub(crate) prepared: Vec<String>,
+    /// How a function's preparation fails.
+    pub(crate) broken: BTreeMap<String, Problem>,
+    /// Code (by what it contains) that does not start.
+    pub(crate) broken_code: Option<&'static [u8]>,
+}
+
+pub(crate) struct Double {
+    pub(crate) api: String,
+    held: Arc<Mutex<Held>>,
+}
+
+type Shared = State<(String, Arc<Mutex<Held>>)>;
+
+impl Double {
+    pub(crate) async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let held = Arc::new(Mutex::new(Held::default()));
+        let router = Router::new()
+            .route("/v1/functions", get(list))
+            .route("/v1/functions/{name}", put(register).get(describe).delete(delete))
+            .route("/v1/functions/{name}/prepare", post(prepare))
+            .route("/v1/functions/{name}/logs", get(logs))
+            .route("/v1/blobs/{digest}", put(upload).head(has_blob))
+            .route("/v1/status", get(status))
+            .route("/function/{name}/{*path}", any(invoke))
+            .route("/function/{name}/", any(invoke_root))
+            .with_state((address.clone(), held.clone()));
+        tokio::spawn(async move { axum::serve(Listener(listener), router).await });
+        Double { api: format!("http://{address}"), held }
+    }
+
+    pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap()
+    }
+
+    /// Registers a fake function.
+    pub(crate) fn with_function(self, name: &str) -> Self {
+        let document = FunctionDocument::new(name, fanfare_api::HandlerDocument::Fake {});
+        let spec = FunctionSpec::try_from(document).unwrap();
+        self.held().functions.insert(name.to_owned(), (1, FunctionDocument::from(&spec)));
+        self
+    }
+}
+
+struct Listener(tokio::net::TcpListener);
+
+impl axum::serve::Listener for Listener {
+    type Io = tokio::net::TcpStream;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        self.0.accept().await.unwrap()
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+pub(crate) fn problem(problem: Problem) -> Response {
+    let status = StatusCode::from_u16(problem.status).unwrap();
+    let reason = HeaderValue::from_str(&problem.reason).unwrap();
+    let mut response = (status, Json(problem)).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response.headers_mut().insert("x-fanfare-reason", reason);
+    response
+}
+
+fn not_found(name: &str) -> Response {
+    problem(
+        Problem::new(Reason::FunctionNotFound, format!("there is no function {name}")).with_request_id("r-1"),
+    )
+}
+
+async fn list(
+    State((_, held)): Shared,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Json<FunctionListDocument> {
+    let held = held.lock().unwrap();
+    // Pages of two, so that every list has several.
+    let after = query.get("after").cloned().unwrap_or_default();
+    let page: Vec<_> = held.functions.iter().filter(|(name, _)| **name > after).take(2).collect();
+    let next = (page.len() == 2).then(|| page[1].0.clone());
+    let functions = page
+        .into_iter()
+        .map(|(name, (revision, document))| FunctionSummaryDocument {
+            name: name.clone(),
+            revision: *revision,
+            kind: document.handler.kind().to_owned(),
+            runtime: document.runtime.clone().unwrap_or_default(),
+            state: FunctionState::Ready,
+            sandboxes: SandboxCounts { wanted: 2, ready: 1, ..SandboxCounts::default() },
+        })
+        .collect();
+    Json(FunctionListDocument { functions, next })
+}
+
+async fn register(State((_, held)): Shared, Path(name): Path<String>, body: Bytes) -> Response {
+    let mut held = held.lock().unwrap();
+    let spec = match FunctionDocument::from_json(&body).and_then(FunctionSpec::try_from) {
+        Ok(spec) => spec,
+        Err(error) => return problem(error.into()),
+    };
+    if let Some(code) = spec.code.filter(|code| !held.blobs.contains_key(&code.to_string())) {
+        return problem(Problem::new(Reason::CodeNotFound, format!("code {code} was never uploaded")));
+    }
+    held.puts.push(name.clone());
+    let document = FunctionDocument::from(&spec);
+    let (revision, outcome) = match held.functions.get(&name) {
+        None => (1, DeployOutcome::Created),
+        Some((revision, known)) if *known == document => (*revision, DeployOutcome::Unchanged),
+        Some((revision, _)) => (revision + 1, DeployOutcome::Updated),
+    };
+    held.functions.insert(name.clone(), (revision, document));
+    Json(DeployResult { name, id: "f1".into(), revision, outcome }).into_response()
+}
+
+async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Response {
+    let held = held.lock().unwrap();
+    let Some((revision, document)) = held.functions.get(&name) else { return not_found(&name) };
+    let failed = held.broken.contains_key(&name);
+    Json(FunctionStatusDocument {
+        function: document.clone(),
+        id: "f1".into(),
+        revision: *revision,
+        state: if failed { FunctionState::Failed } else { FunctionState::Ready },
+        sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0 },
+        in_flight: 3,
+        queued: 4,
+        execution_ms: Some(12.5),
+        decisions: vec![DecisionDocument { age_s: 4.0, from: 0, to: 2, reason: "2 requests wait".into() }],
+        last_failure: Some(FailureDocument {
+            age_s: 90.0,
+            reason: "start-failed".into(),
+            detail: "the module raised an error".into(),
+            revision: 1,
+            node: Some("node-1".into()),
+            log_tail: "Traceback\nboom".into(),
+        }),
+    })
+    .into_response()
+}
+
+async fn delete(State((_, held)): Shared, Path(name): Path<String>) -> Response {
+    match held.lock().unwrap().functions.remove(&name) {
+        Some(_) => StatusCode::NO_CONTENT.into_response(),
+        None => not_found(&name),
+    }
+}
+
+async fn prepare(State((_, held)): Shared, Path(name): Path<String>) -> Response {
+    let mut held = held.lock().unwrap();
+    let Some((revision, document)) = held.functions.get(&name).cloned() else { return not_found(&name) };
+    if let Some(broken) = held.broken.get(&name) {
+        return problem(broken.clone());
+    }
+    let code = document.code.and_then(|code| held.blobs.get(&code).cloned()).unwrap_or_default();
+    if held.broken_code.is_some_and(|broken| code.windows(broken.len()).any(|window| window == broken)) {
+        let failure =
+            Problem::new(Reason::StartFailed, "the module raised an error").with_log_tail("SyntaxError");
+        return problem(failure);
+    }
+    held.prepared.push(name.clone());
+    Json(PrepareResult { name, revision, node: "node-1".into(), elapsed_ms: 21.5 }).into_response()
+}
+
+async fn logs(
+    State((_, held)): Shared,
+    Path(name): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    if !held.lock().unwrap().functions.contains_key(&name) {
+        return not_found(&name);
+    }
+    let line = |stream, text: &str| LogLineDocument {
+        node: Some("node-1".into()),
+        sandbox: Some("s1".into()),
+        stream,
+        text: text.to_owned(),
+    };
+    let lines = [
+        line(LogStreamName::Platform, "started"),
+        line(LogStreamName::Stdout, "one"),
+        line(LogStreamName::Stderr, "two"),
+    ];
+    let tail: usize = query["tail"].parse().unwrap();
+    let text: String = lines[lines.len().saturating_sub(tail)..]
+        .iter()
+        .map(|line| serde_json::to_string(line).unwrap() + "\n")
+        .collect();
+    if query["follow"] == "true" {
+        // The log never ends by itself.
+        let first = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
+        let rest = futures_util::stream::pending();
+        return Body::from_stream(futures_util::StreamExt::chain(first, rest)).into_response();
+    }
+    text.into_response()
+}
+
+async fn upload(State((_, held)): Shared, Path(digest): Path<String>, body: Bytes) -> Json<BlobDocument> {
+    let size_bytes = body.len() as u64;
+    held.lock().unwrap().blobs.insert(digest.clone(), body);
+    Json(BlobDocument { digest, size_bytes })
+}
+
+async fn has_blob(State((_, held)): Shared, Path(digest): Path<String>) -> StatusCode {
+    if held.lock().unwrap().blobs.contains_key(&digest) { StatusCode::OK } else { StatusCode::NOT_FOUND }
+}
+
+async fn status(State((address, held)): Shared) -> Json<ClusterStatusDocument> {
+    let data_plane = |name: &str, address: &str, connected| DataPlaneDocument {
+        id: "d1".into(),
+        name: name.into(),
+        address: address.into(),
+        connected,
+        in_flight: 0,
+        queued: 0,
+    };
+    Json(ClusterStatusDocument {
+        version: "0.1.0".into(),
+        leader: LeaderDocument { name: "cp-1".into(), epoch: 3, here: true },
+        functions: held.lock().unwrap().functions.len() as u64,
+        sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0 },
+        nodes: vec![NodeDocument {
+            id: "n1".into(),
+            name: "node-1".into(),
+            connected: true,
+            capacity: ResourcesDocument { cpu: 2.0, memory_bytes: 4 << 30 },
+            reserved: ResourcesDocument { cpu: 0.02, memory_bytes: 32 << 20 },
+            sandboxes: 2,
+            runtimes: vec!["process".into(), "fake".into()],
+        }],
+        data_planes: vec![data_plane("lost", "127.0.0.1:1", false), data_plane("data-1", &address, true)],
+    })
+}
+
+async fn invoke_root(state: Shared, Path(name): Path<String>, request: axum::extract::Request) -> Response {
+    invoke(state, Path((name, String::new())), request).await
+}
+
+/// Echoes; the first part of the path chooses another behaviour.
+async fn invoke(
+    State((_, held)): Shared,
+    Path((name, path)): Path<(String, String)>,
+    request: axum::extract::Request,
+) -> Response {
+    if !held.lock().unwrap().functions.contains_key(&name) {
+        return not_found(&name);
+    }
+    let refuse = |reason| problem(Problem::new(reason, "refused as told").with_request_id("r-9"));
+    if let Some(code) = path.strip_prefix("refuse/") {
+        return refuse(Reason::ALL.iter().copied().find(|reason| reason.code() == code).unwrap());
+    }
+    if let Some(status) = path.strip_prefix("status/") {
+        return (StatusCode::from_u16(status.parse().unwrap()).unwrap(), "own words").into_response();
+    }
+    match path.as_str() {
+        "handler-error" => {
+            let mut response = (StatusCode::BAD_GATEWAY, "ZeroDivisionError").into_response();
+            response.headers_mut().insert("x-fanfare-reason", HeaderValue::from_static("handler-error"));
+            response
+        }
+        "silent" => futures_util::future::pending().await,
+        _ => echo(request).await,
+    }
+}
+
+async fn echo(request: axum::extract::Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let text = |name: &str, headers: &HeaderMap| {
+        headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert("server-timing", HeaderValue::from_static("queue;dur=0.25, create;dur=12"));
+    headers.insert("x-seen-type", HeaderValue::from_str(&text("content-type", &parts.headers)).unwrap());
+    headers.insert("x-seen-note", HeaderValue::from_str(&text("x-note", &parts.headers)).unwrap());
+    headers.insert("x-seen-length", HeaderValue::from_str(&text("content-length", &parts.headers)).unwrap());
+    let seen = format!("{} {}{query}", parts.method, parts.uri.path());
+    headers.insert("x-seen", HeaderValue::from_str(&seen).unwrap());
+    if parts.method == Method::GET {
+        (headers, "hello").into_response()
+    } else {
+        (headers, body).into_response()
+    }
+}

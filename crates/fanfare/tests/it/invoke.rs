@@ -1,0 +1,127 @@
+use crate::double::Double;
+use crate::run::{fanfare, fanfare_with_input};
+
+#[tokio::test]
+async fn the_answer_alone_is_on_standard_output() {
+    let double = Double::start().await.with_function("hello");
+    let run = fanfare(&double.api, &["invoke", "hello"]).await;
+    assert_eq!((run.code, run.stdout.as_str()), (0, "hello"), "{run:?}");
+    assert!(run.stderr.starts_with("200 OK, 5 bytes in "), "{run:?}");
+    let run = fanfare(&double.api, &["invoke", "hello", "-d", "{\"a\": 1}", "--quiet"]).await;
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (0, "{\"a\": 1}", ""));
+}
+
+#[tokio::test]
+async fn verbose_shows_headers_and_stages() {
+    let double = Double::start().await.with_function("hello");
+    let args = ["invoke", "hello", "-v", "-X", "PUT", "--path", "/a/b?c=d", "-d", "x"];
+    let secrets =
+        ["-H", "X-Note: hi", "-H", "Authorization: Bearer canary", "-H", "content-type: text/plain"];
+    let run = fanfare(&double.api, &[&args[..], &secrets[..]].concat()).await;
+    assert_eq!((run.code, run.stdout.as_str()), (0, "x"), "{run:?}");
+    for part in [
+        "> PUT http://",
+        "> authorization: ***",
+        "< 200 OK",
+        "< x-seen: PUT /function/hello/a/b?c=d",
+        "< x-seen-note: hi",
+        "< x-seen-type: text/plain",
+        "  queue        250 µs",
+        "  create      12.0 ms",
+    ] {
+        let squeezed = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(squeezed(&run.stderr).contains(&squeezed(part)), "{part} in {}", run.stderr);
+    }
+    assert!(!run.stderr.contains("canary"), "{run:?}");
+}
+
+#[tokio::test]
+async fn bodies_from_files_and_standard_input() {
+    let double = Double::start().await.with_function("hello");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("body");
+    std::fs::write(&path, "x".repeat(300_000)).unwrap();
+    let from_file = format!("@{}", path.display());
+    let run = fanfare(&double.api, &["invoke", "hello", "-d", &from_file, "-v"]).await;
+    assert_eq!((run.code, run.stdout.len()), (0, 300_000));
+    assert!(
+        run.stderr.contains("x-seen-length: 300000") && run.stderr.contains("x-seen-type: application/json")
+    );
+    let run = fanfare_with_input(&double.api, &["invoke", "hello", "-d", "-"], b"from a pipe").await;
+    assert_eq!((run.code, run.stdout.as_str()), (0, "from a pipe"), "{run:?}");
+    let run = fanfare(&double.api, &["invoke", "hello", "-d", "@/no/such/file"]).await;
+    assert_eq!(run.code, 2, "{run:?}");
+}
+
+#[tokio::test]
+async fn exit_codes() {
+    let double = Double::start().await.with_function("hello");
+    let cases = [
+        ("/status/204", 0),
+        ("/status/302", 0),
+        ("/status/404", 1),
+        ("/status/500", 1),
+        ("/handler-error", 1),
+        ("/refuse/sandbox-exited", 1),
+        ("/refuse/out-of-memory", 1),
+        ("/refuse/start-failed", 1),
+        ("/refuse/bad-request", 2),
+        ("/refuse/queue-full", 3),
+        ("/refuse/no-capacity", 3),
+        ("/refuse/internal", 3),
+        ("/refuse/route-not-found", 4),
+        ("/refuse/queue-timeout", 5),
+        ("/refuse/request-timeout", 5),
+        ("/refuse/start-timeout", 5),
+    ];
+    for (path, code) in cases {
+        let run = fanfare(&double.api, &["invoke", "hello", "--path", path]).await;
+        assert_eq!(run.code, code, "{path}: {run:?}");
+        if path.starts_with("/refuse") {
+            assert_eq!(run.stdout, "", "{path}: {run:?}");
+            assert!(
+                run.stderr.contains("error: refused as told") && run.stderr.contains("request: r-9"),
+                "{run:?}"
+            );
+        }
+    }
+    let run = fanfare(&double.api, &["invoke", "hello", "--path", "/handler-error"]).await;
+    assert_eq!(run.stdout, "ZeroDivisionError");
+    let run = fanfare(&double.api, &["invoke", "hello", "--path", "/silent", "--timeout", "50ms"]).await;
+    assert_eq!(run.code, 5, "{run:?}");
+    let run = fanfare(&double.api, &["invoke", "Hello"]).await;
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("the name holds 'H'"), "{run:?}");
+    let run = fanfare(&double.api, &["invoke", "hello", "-H", "nonsense"]).await;
+    assert_eq!(run.code, 2, "{run:?}");
+}
+
+#[tokio::test]
+async fn a_misspelt_name_is_corrected() {
+    let double = Double::start().await.with_function("hello").with_function("other");
+    let run = fanfare(&double.api, &["invoke", "helo"]).await;
+    assert_eq!((run.code, run.stdout.as_str()), (4, ""));
+    let expected = "error: there is no function helo\n  reason: function-not-found\n  request: r-1\nhint: did you mean hello?\n";
+    assert_eq!(run.stderr, expected);
+    let run = fanfare(&double.api, &["invoke", "zzz"]).await;
+    assert_eq!(run.code, 4);
+    assert!(run.stderr.contains("hint: list what there is"), "{run:?}");
+}
+
+#[tokio::test]
+async fn an_api_that_is_not_there() {
+    // Port 1 is reserved and nothing listens on it.
+    let run = fanfare("http://127.0.0.1:1", &["invoke", "hello"]).await;
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(
+        run.stderr.contains("cannot connect to 127.0.0.1:1") && run.stderr.contains("fanfare up"),
+        "{run:?}"
+    );
+    let run = fanfare("https://127.0.0.1:1", &["list"]).await;
+    assert_eq!(run.code, 2, "{run:?}");
+    let double = Double::start().await;
+    let wrong = format!("{}/elsewhere", double.api);
+    let run = fanfare(&wrong, &["list"]).await;
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.stderr.contains("404") && run.stderr.contains("--api"), "{run:?}");
+}
