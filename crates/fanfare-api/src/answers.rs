@@ -172,6 +172,12 @@ pub struct FailureDocument {
 /// One line of a function's log; the API sends one such document per line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogLineDocument {
+    /// Counts the function's lines on its node from 1; a gap means that lines were dropped or have rotated away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// The node's wall clock when the line was taken, in milliseconds since 1970. For display: orders nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_unix_ms: Option<u64>,
     /// The node it was written on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,

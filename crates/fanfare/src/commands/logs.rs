@@ -1,5 +1,6 @@
 //! `fanfare logs`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fanfare_api::{LogLineDocument, LogStreamName};
@@ -12,6 +13,8 @@ use crate::printer::{Output, Printer};
 /// Attempts to take a broken stream up again, the pauses between them doubling from `RETRY_PAUSE`.
 const RETRIES_MAX: u32 = 8;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Lines asked for again after a break; those shown already are left out.
+const CATCH_UP_LINES: u32 = 1_000;
 
 pub(crate) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Failure> {
     match args.output.output {
@@ -36,12 +39,20 @@ pub(crate) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Fail
 
 pub(crate) async fn copy(context: &Context, args: &LogsArgs) -> Result<Exit, Failure> {
     let mut lines = context.client.logs(&args.name, args.tail, args.follow).await?;
+    let mut shown = Shown::default();
     let mut failures = 0;
     loop {
         let broken = match lines.next().await {
             Ok(Some(line)) => {
                 failures = 0;
-                print(&context.printer, &line, args.output.output)?;
+                if let Some(missed) = shown.take(&line) {
+                    if missed > 0 {
+                        context
+                            .printer
+                            .warning(format_args!("{missed} lines were dropped or have rotated away"));
+                    }
+                    print(&context.printer, &line, args.output.output)?;
+                }
                 continue;
             }
             Ok(None) if !args.follow => return Ok(Exit::Ok),
@@ -55,15 +66,32 @@ pub(crate) async fn copy(context: &Context, args: &LogsArgs) -> Result<Exit, Fai
             }
             tokio::time::sleep(RETRY_PAUSE * (1 << failures)).await;
             failures += 1;
-            match context.client.logs(&args.name, 0, true).await {
+            match context.client.logs(&args.name, CATCH_UP_LINES, true).await {
                 Ok(lines) => break lines,
                 Err(failure) if failure.is_not_found() => return Err(failure),
                 Err(_) => {}
             }
         };
-        context
-            .printer
-            .warning(format_args!("{broken}; connected again, lines written in between are not shown"));
+    }
+}
+
+/// The last line shown of each node, so that a stream taken up again neither repeats nor silently skips.
+#[derive(Debug, Default)]
+struct Shown(BTreeMap<String, u64>);
+
+impl Shown {
+    /// How many lines are missing before this one; `None` when it was shown already.
+    fn take(&mut self, line: &LogLineDocument) -> Option<u64> {
+        let (Some(node), Some(seq)) = (&line.node, line.seq) else { return Some(0) };
+        let last = self.0.insert(node.clone(), seq);
+        match last {
+            None => Some(0),
+            Some(last) if seq > last => Some(seq - last - 1),
+            Some(last) => {
+                self.0.insert(node.clone(), last);
+                None
+            }
+        }
     }
 }
 
@@ -78,4 +106,34 @@ fn print(printer: &Printer, line: &LogLineDocument, output: Output) -> Result<()
         (_, LogStreamName::Stdout | LogStreamName::Stderr) => printer.out(&line.text)?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_shown_twice_and_gaps_are_counted_per_node() {
+        let line = |node: &str, seq| LogLineDocument {
+            seq: Some(seq),
+            time_unix_ms: None,
+            node: Some(node.to_owned()),
+            sandbox: None,
+            stream: LogStreamName::Stdout,
+            text: String::new(),
+        };
+        let mut shown = Shown::default();
+        let cases = [
+            ("a", 7, Some(0)),
+            ("a", 8, Some(0)),
+            ("b", 1, Some(0)),
+            ("a", 8, None),
+            ("a", 7, None),
+            ("a", 9, Some(0)),
+            ("a", 12, Some(2)),
+        ];
+        for (node, seq, missed) in cases {
+            assert_eq!(shown.take(&line(node, seq)), missed, "{node} {seq}");
+        }
+    }
 }

@@ -201,16 +201,18 @@ async fn logs(
     if !held.lock().unwrap().functions.contains_key(&name) {
         return not_found(&name);
     }
-    let line = |stream, text: &str| LogLineDocument {
+    let line = |stream, seq, text: &str| LogLineDocument {
+        seq: Some(seq),
+        time_unix_ms: None,
         node: Some("node-1".into()),
         sandbox: Some("s1".into()),
         stream,
         text: text.to_owned(),
     };
     let lines = [
-        line(LogStreamName::Platform, "started"),
-        line(LogStreamName::Stdout, "one"),
-        line(LogStreamName::Stderr, "two"),
+        line(LogStreamName::Platform, 1, "started"),
+        line(LogStreamName::Stdout, 2, "one"),
+        line(LogStreamName::Stderr, 3, "two"),
     ];
     let tail: usize = query["tail"].parse().unwrap();
     let text: String = lines[lines.len().saturating_sub(tail)..]

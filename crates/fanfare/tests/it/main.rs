@@ -1,5 +1,7 @@
 //! The binary against a double of the control API and the data plane: output, exit codes, errors.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
 mod deploy;
 mod double;
 mod invoke;
