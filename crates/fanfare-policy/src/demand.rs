@@ -195,5 +195,4 @@ impl fmt::Display for DemandReason {
 }
 
 #[cfg(test)]
-#[path = "demand_tests.rs"]
 mod tests;

@@ -5,14 +5,21 @@
 //! a decision can be replayed, simulated and tested as a plain function.
 
 mod autoscale;
+mod balance;
 mod demand;
+mod evict;
+mod hash;
 mod place;
 mod random;
+mod route;
 
 pub use autoscale::{
     Autoscaler, CpuFigures, KpaFigures, LoadSample, STABLE_WINDOW_MAX, ScaleDecision, ScaleInput, ScaleReason,
 };
+pub use balance::{Balancer, Candidate, Choice, ChoiceReason};
 pub use demand::{DemandInput, DemandOrder, DemandReason, demand_order};
+pub use evict::{IdleFunction, Score, Victim, VictimReason, choose_victims};
 pub use place::{Ledger, NoRoom, NodeEntry, PlaceReason, Placed, Placement, Placer, UnknownPlacement};
 pub use rand::RngExt;
 pub use random::{Rng, seeded};
+pub use route::{Move, Owners, owners};

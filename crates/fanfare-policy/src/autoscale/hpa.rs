@@ -234,5 +234,4 @@ impl Pods {
 }
 
 #[cfg(test)]
-#[path = "hpa_tests.rs"]
 mod tests;

@@ -297,5 +297,4 @@ fn resolve_target(kpa: &Kpa, concurrency: u32) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "kpa_tests.rs"]
 mod tests;

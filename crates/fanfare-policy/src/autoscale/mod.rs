@@ -116,9 +116,9 @@ impl Autoscaler {
         }
     }
 
-    /// Takes one second's load. Call it once each second and function while the function has sandboxes or load, also
-    /// with zeros: values of one second add up, a second without a value counts as zero, and a whole window without
-    /// any is no data, upon which the scale stays as it is.
+    /// Takes one second's load. Call it once each second while the function has sandboxes or load, with zeros, too:
+    /// values of one second add up (so data planes may be summed or recorded one by one), a second without a value
+    /// counts as zero, and a whole window without any is no data, upon which the scale stays as it is.
     pub fn record(&mut self, now: Timestamp, sample: LoadSample) {
         if let Policy::Kpa { settings, state } = &mut self.policy {
             kpa::State::of(state, settings).record(settings, now, sample);
