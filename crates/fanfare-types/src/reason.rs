@@ -34,10 +34,18 @@ reasons! {
     RouteNotFound = "route-not-found", 404, "call /function/NAME/… or set the Host header to the function's name";
     /// Malformed, or over a limit of the protocol.
     BadRequest = "bad-request", 400, "see the detail";
+    /// The path exists, but not for this method.
+    MethodNotAllowed = "method-not-allowed", 405, "use a method that the Allow header names";
+    /// The body's media type is not the expected one.
+    UnsupportedMediaType = "unsupported-media-type", 415, "send the content type that the detail names";
+    /// A web page of another site may not call this.
+    Forbidden = "forbidden", 403, "call it from the command line, or from a page of the same host";
     /// A field of a registration is wrong.
     InvalidField = "invalid-field", 422, "correct the named field";
     /// A function of that name exists already.
     FunctionExists = "function-exists", 409, "update it with `fanfare update`, or delete it first";
+    /// There are as many functions as one control plane keeps.
+    RegistryFull = "registry-full", 507, "delete functions that are no longer needed";
     /// The named code was never uploaded.
     CodeNotFound = "code-not-found", 422, "upload the code first: PUT /v1/blobs/DIGEST";
     /// The uploaded bytes are not what the digest says.
