@@ -1,1 +1,38 @@
-//! The control plane as a pure state machine: step(now, event) -> commands.
+//! The control plane's decisions as a pure state machine: `step(now, event) -> commands`.
+//!
+//! It knows functions, nodes, data planes and sandboxes, and answers every event with messages to nodes and data
+//! planes. It reads no clock, file or socket: the shell (`fanfare-control-plane`) feeds it and carries its commands
+//! out, and so does the simulator.
+//!
+//! Where to look:
+//! - how many sandboxes a function gets, and why: [`scale`](crate::scale);
+//! - which node a sandbox goes to, and who makes room: [`capacity`](crate::capacity);
+//! - which data plane may use which slot: [`lease`](crate::lease);
+//! - what a sandbox goes through: [`lifecycle`](crate::lifecycle);
+//! - what a new or returning node or data plane is told: [`resync`](crate::resync).
+//!
+//! Its state is soft but for what the shell keeps in the store: functions and the ids of nodes and data planes.
+//! Sandboxes are rebuilt from what nodes state, leases and demand from what data planes state.
+
+pub mod capacity;
+mod config;
+mod engine;
+mod event;
+mod function;
+pub mod lease;
+pub mod lifecycle;
+mod nodes;
+mod owners;
+mod registry;
+pub mod resync;
+mod sandbox;
+pub mod scale;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use config::EngineConfig;
+pub use engine::Engine;
+pub use event::{Command, Event};
+pub use function::Decision;
+pub use status::{ClusterStatus, DataPlaneStatus, FailureStatus, FunctionStatus, NodeStatus, SandboxStatus};

@@ -1,0 +1,295 @@
+//! The state, the dispatch of events to their handlers, and timers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_policy::{Ledger, Owners, Placer, Rng};
+use fanfare_types::{
+    DataPlaneId, FromDataPlane, FromNode, FunctionId, NodeId, RevisionId, SandboxId, Timestamp, ToDataPlane,
+    ToNode,
+};
+
+use crate::function::Function;
+use crate::nodes::Node;
+use crate::sandbox::{Phase, Sandbox};
+use crate::{Command, EngineConfig, Event};
+
+/// The control plane's state. See the crate's documentation for where each decision is made.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) functions: BTreeMap<FunctionId, Function>,
+    pub(crate) sandboxes: BTreeMap<SandboxId, Sandbox>,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) data_planes: BTreeMap<DataPlaneId, DataPlane>,
+    pub(crate) ledger: Ledger,
+    pub(crate) placer: Placer,
+    pub(crate) owners: Owners,
+    pub(crate) rng: Rng,
+    /// Functions whose clock runs: those with sandboxes, load, or a wish for either.
+    pub(crate) awake: BTreeSet<FunctionId>,
+    /// Functions that want sandboxes for which there is no room, in the order in which they began to.
+    pub(crate) starved: BTreeSet<(Timestamp, FunctionId)>,
+    /// Which node was asked to prepare a revision.
+    pub(crate) preparing: BTreeMap<RevisionId, NodeId>,
+    /// Data planes of an earlier leader that have not connected yet; slots of adopted sandboxes wait for them.
+    pub(crate) awaited_data_planes: BTreeSet<DataPlaneId>,
+    /// Leases that data planes stated for sandboxes that no node has stated yet.
+    pub(crate) claims: BTreeMap<SandboxId, Claim>,
+    /// The beginning of the term, in which sandboxes of an earlier leader are adopted.
+    pub(crate) recovering: bool,
+    /// Nodes that have connected in this term: what such a node has and this side does not know was given up.
+    pub(crate) nodes_seen: BTreeSet<NodeId>,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) sandbox_counter: u64,
+    /// Something was released in this step: starved functions get another try at its end.
+    pub(crate) room_made: bool,
+    timers: BTreeSet<(Timestamp, Timer)>,
+}
+
+/// A data plane whose stream is up, or was until a moment ago.
+#[derive(Debug)]
+pub(crate) struct DataPlane {
+    pub(crate) name: Arc<str>,
+    pub(crate) address: Arc<str>,
+    pub(crate) incarnation: u64,
+}
+
+/// What data planes state of a sandbox before its node does.
+#[derive(Debug, Default)]
+pub(crate) struct Claim {
+    pub(crate) leases: Vec<(DataPlaneId, u32)>,
+    /// One of them wants it killed.
+    pub(crate) condemned: bool,
+}
+
+/// What to do when a deadline passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// Sample the function's load and, each tick, decide its scale.
+    Scale(FunctionId),
+    /// Try again after failed starts.
+    Retry(FunctionId),
+    /// Requests have waited with no node that could run them.
+    NoNode(FunctionId),
+    /// The sandbox should have left its phase by now.
+    Overdue(SandboxId),
+    /// Every data plane of the earlier leader should have spoken by now.
+    LeaseRecovery,
+}
+
+impl Engine {
+    /// An engine at the beginning of a term. Feed it every kept function first, then connections.
+    #[must_use]
+    pub fn new(config: EngineConfig) -> Self {
+        Engine {
+            functions: BTreeMap::new(),
+            sandboxes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            data_planes: BTreeMap::new(),
+            ledger: Ledger::new(),
+            placer: Placer::new(config.placement),
+            owners: Owners::new(),
+            rng: fanfare_policy::seeded(config.seed),
+            awake: BTreeSet::new(),
+            starved: BTreeSet::new(),
+            preparing: BTreeMap::new(),
+            awaited_data_planes: config.known_data_planes.iter().copied().collect(),
+            claims: BTreeMap::new(),
+            recovering: true,
+            nodes_seen: BTreeSet::new(),
+            started_at: None,
+            sandbox_counter: 0,
+            room_made: false,
+            timers: BTreeSet::new(),
+            config,
+        }
+    }
+
+    /// Takes one event at time `now` and appends what is to be done, in order, to `out`.
+    ///
+    /// `now` never goes backwards between calls.
+    pub fn step(&mut self, now: Timestamp, event: Event, out: &mut Vec<Command>) {
+        if self.started_at.is_none() {
+            self.started_at = Some(now);
+            self.arm(now + self.config.lease_recovery, Timer::LeaseRecovery);
+        }
+        match event {
+            Event::Tick => {}
+            Event::FunctionSet { id, spec } => self.function_set(now, id, spec, out),
+            Event::FunctionRemoved(function) => self.function_removed(now, function, out),
+            Event::PrepareRequested(revision) => self.prepare_requested(revision, out),
+            Event::NodeConnected { node, hello } => self.node_connected(now, node, hello, out),
+            Event::NodeLost(node) => self.node_lost(now, node, out),
+            Event::FromNode { node, message } => self.node_said(now, node, message, out),
+            Event::DataPlaneConnected { data_plane, hello } => {
+                self.data_plane_connected(now, data_plane, hello, out);
+            }
+            Event::DataPlaneLost(data_plane) => self.data_plane_lost(now, data_plane, out),
+            Event::FromDataPlane { data_plane, message, received } => {
+                self.data_plane_said(now, data_plane, message, now.since(received), out);
+            }
+        }
+        self.fire_timers(now, out);
+        if std::mem::take(&mut self.room_made) {
+            self.retry_starved(now, out);
+        }
+    }
+
+    /// When the next [`Event::Tick`] is due, if any.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Tells how long the step that ordered `sandbox` took: its `place` stage.
+    pub fn note_placed(&mut self, sandbox: SandboxId, took: Duration) {
+        if let Some(record) = self.sandboxes.get_mut(&sandbox) {
+            record.place = took;
+        }
+    }
+
+    fn node_said(&mut self, now: Timestamp, node: NodeId, message: FromNode, out: &mut Vec<Command>) {
+        match message {
+            // A hello begins a stream; the shell turns it into `NodeConnected`.
+            FromNode::Hello(hello) => self.node_connected(now, node, hello, out),
+            FromNode::Ready { sandbox, endpoint, stages } => {
+                self.sandbox_ready(now, node, sandbox, endpoint, stages, out);
+            }
+            FromNode::Failed { sandbox, failure } => self.sandbox_failed(now, sandbox, failure, out),
+            FromNode::Exited { sandbox, cause } => self.sandbox_exited(now, sandbox, &cause, out),
+            FromNode::Prepared { revision, failure } => self.prepared(now, revision, failure, out),
+            FromNode::Usage(usages) => self.usage(now, &usages),
+            FromNode::Heartbeat => {}
+        }
+    }
+
+    fn data_plane_said(
+        &mut self,
+        now: Timestamp,
+        data_plane: DataPlaneId,
+        message: FromDataPlane,
+        deciding: Duration,
+        out: &mut Vec<Command>,
+    ) {
+        match message {
+            FromDataPlane::Hello(hello) => self.data_plane_connected(now, data_plane, hello, out),
+            FromDataPlane::Demand(load) => self.demand(now, data_plane, load, deciding, out),
+            FromDataPlane::Report(loads) => self.report(now, data_plane, &loads, out),
+            FromDataPlane::Released { sandbox, slots, retired } => {
+                self.released(now, data_plane, sandbox, slots, retired, out);
+            }
+            FromDataPlane::Condemned { sandbox, .. } => self.condemned(now, sandbox, out),
+            FromDataPlane::Heartbeat => {}
+        }
+    }
+
+    pub(crate) fn arm(&mut self, at: Timestamp, timer: Timer) {
+        self.timers.insert((at, timer));
+    }
+
+    fn fire_timers(&mut self, now: Timestamp, out: &mut Vec<Command>) {
+        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Scale(function) => self.scale_timer(now, function, out),
+                Timer::Retry(function) => self.retry_timer(now, function, out),
+                Timer::NoNode(function) => self.no_node_timer(now, function, out),
+                Timer::Overdue(sandbox) => self.overdue(now, sandbox, out),
+                Timer::LeaseRecovery => self.lease_recovery_over(now, out),
+            }
+        }
+    }
+
+    /// Sends to a node if its stream is up; a node without one learns the state when it reconnects.
+    pub(crate) fn tell_node(&self, node: NodeId, message: ToNode, out: &mut Vec<Command>) {
+        if self.nodes.contains_key(&node) {
+            out.push(Command::Node { node, message });
+        }
+    }
+
+    pub(crate) fn tell_data_plane(
+        &self,
+        data_plane: DataPlaneId,
+        message: ToDataPlane,
+        out: &mut Vec<Command>,
+    ) {
+        if self.data_planes.contains_key(&data_plane) {
+            out.push(Command::DataPlane { data_plane, message });
+        }
+    }
+
+    pub(crate) fn tell_all_data_planes(&self, message: &ToDataPlane, out: &mut Vec<Command>) {
+        for data_plane in self.data_planes.keys() {
+            out.push(Command::DataPlane { data_plane: *data_plane, message: message.clone() });
+        }
+    }
+
+    /// Keeps a new sandbox: its record, its function's counts, its reservation is made already.
+    pub(crate) fn keep_sandbox(&mut self, id: SandboxId, sandbox: Sandbox) {
+        let Some(function) = self.functions.get_mut(&sandbox.revision.function) else { return };
+        let current = sandbox.revision.number == function.revision;
+        let active = function.active_mut();
+        active.sandboxes.insert(id);
+        if current {
+            *active.counts.of(sandbox.phase) += 1;
+        } else if sandbox.phase == Phase::Ready {
+            active.old_ready += 1;
+        }
+        self.sandboxes.insert(id, sandbox);
+        self.refresh_free(id);
+    }
+
+    /// Moves a sandbox to another phase, with its function's counts.
+    pub(crate) fn set_phase(&mut self, id: SandboxId, phase: Phase) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut sandbox.phase, phase);
+        let revision = sandbox.revision;
+        if let Some(function) = self.functions.get_mut(&revision.function) {
+            let current = revision.number == function.revision;
+            let active = function.active_mut();
+            if current {
+                *active.counts.of(before) -= 1;
+                *active.counts.of(phase) += 1;
+            } else {
+                active.old_ready -= u32::from(before == Phase::Ready);
+                active.old_ready += u32::from(phase == Phase::Ready);
+            }
+        }
+        self.refresh_free(id);
+    }
+
+    /// Puts a sandbox into or out of its function's set of grantable ones.
+    pub(crate) fn refresh_free(&mut self, id: SandboxId) {
+        let Some(sandbox) = self.sandboxes.get(&id) else { return };
+        let Some(function) = self.functions.get_mut(&sandbox.revision.function) else { return };
+        let grantable =
+            sandbox.unleased() > 0 && sandbox.revision.number == function.revision && !function.removed;
+        let active = function.active_mut();
+        if grantable {
+            active.free.insert(id);
+        } else {
+            active.free.remove(&id);
+        }
+    }
+
+    /// Forgets a sandbox that has ended: record, counts, reservation.
+    pub(crate) fn forget_sandbox(&mut self, id: SandboxId) -> Option<Sandbox> {
+        let sandbox = self.sandboxes.remove(&id)?;
+        self.ledger.release(sandbox.node, sandbox.request);
+        self.room_made = true;
+        if let Some(function) = self.functions.get_mut(&sandbox.revision.function) {
+            let current = sandbox.revision.number == function.revision;
+            let active = function.active_mut();
+            active.sandboxes.remove(&id);
+            active.free.remove(&id);
+            if current {
+                *active.counts.of(sandbox.phase) -= 1;
+            } else {
+                active.old_ready -= u32::from(sandbox.phase == Phase::Ready);
+            }
+        }
+        Some(sandbox)
+    }
+}

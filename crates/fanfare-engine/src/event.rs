@@ -1,0 +1,88 @@
+//! What goes in and what comes out.
+
+use std::sync::Arc;
+
+use fanfare_types::{
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
+    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode,
+};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Time has passed; see [`crate::Engine::next_deadline`].
+    Tick,
+    /// A function is registered or updated, durably.
+    FunctionSet {
+        /// The function and its new revision.
+        id: RevisionId,
+        /// What it is.
+        spec: Arc<FunctionSpec>,
+    },
+    /// A function is deleted, durably.
+    FunctionRemoved(FunctionId),
+    /// Somebody wants to know whether this revision can start.
+    PrepareRequested(RevisionId),
+    /// A node's stream began with this hello. Replaces an earlier stream of the node.
+    NodeConnected {
+        /// The node.
+        node: NodeId,
+        /// What it states.
+        hello: NodeHello,
+    },
+    /// A node was silent for too long.
+    NodeLost(NodeId),
+    /// A node said something.
+    FromNode {
+        /// The node.
+        node: NodeId,
+        /// What it said.
+        message: FromNode,
+    },
+    /// A data plane's stream began with this hello. Replaces an earlier stream of the data plane.
+    DataPlaneConnected {
+        /// The data plane.
+        data_plane: DataPlaneId,
+        /// What it states.
+        hello: DataPlaneHello,
+    },
+    /// A data plane was silent for too long.
+    DataPlaneLost(DataPlaneId),
+    /// A data plane said something.
+    FromDataPlane {
+        /// The data plane.
+        data_plane: DataPlaneId,
+        /// What it said.
+        message: FromDataPlane,
+        /// When it was received: the time until now counts as deciding.
+        received: Timestamp,
+    },
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Tell a node.
+    Node {
+        /// The node.
+        node: NodeId,
+        /// What.
+        message: ToNode,
+    },
+    /// Tell a data plane.
+    DataPlane {
+        /// The data plane.
+        data_plane: DataPlaneId,
+        /// What.
+        message: ToDataPlane,
+    },
+    /// Answer to [`Event::PrepareRequested`].
+    Prepared {
+        /// The revision.
+        revision: RevisionId,
+        /// Whether a sandbox of it starts.
+        result: Result<(), StartFailure>,
+    },
+    /// A deleted function has no sandbox left.
+    FunctionDrained(FunctionId),
+}

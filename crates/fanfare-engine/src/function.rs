@@ -1,0 +1,234 @@
+//! One function, as the control plane remembers it: little while it is idle.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_policy::Autoscaler;
+use fanfare_types::{
+    DataPlaneId, FunctionId, FunctionLoad, FunctionSpec, RevisionId, SandboxId, ScalingPolicy, StartFailure,
+    Timestamp,
+};
+
+use crate::sandbox::Phase;
+
+/// Decisions remembered per function.
+const DECISIONS_MAX: usize = 16;
+
+/// A scaling decision that changed something, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// When.
+    pub at: Timestamp,
+    /// Sandboxes that should exist from then on.
+    pub sandboxes: u32,
+    /// Why, in one sentence with its inputs.
+    pub reason: String,
+}
+
+/// What is remembered of a failed start until the next success or update, so that `describe` can tell.
+#[derive(Clone, Debug)]
+pub(crate) struct LastFailure {
+    pub(crate) at: Timestamp,
+    pub(crate) failure: StartFailure,
+}
+
+#[derive(Debug)]
+pub(crate) struct Function {
+    pub(crate) spec: Arc<FunctionSpec>,
+    pub(crate) revision: u32,
+    pub(crate) removed: bool,
+    pub(crate) last_failure: Option<Box<LastFailure>>,
+    /// Present while it has sandboxes, load, or a wish for either.
+    pub(crate) active: Option<Box<Active>>,
+}
+
+impl Function {
+    pub(crate) fn new(spec: Arc<FunctionSpec>, revision: u32) -> Self {
+        Function { spec, revision, removed: false, last_failure: None, active: None }
+    }
+
+    pub(crate) fn revision_id(&self, id: FunctionId) -> RevisionId {
+        RevisionId { function: id, number: self.revision }
+    }
+
+    /// The most sandboxes that waiting requests alone may bring about.
+    pub(crate) fn demand_max(&self, ready: u32) -> u32 {
+        let scaling = &self.spec.scaling;
+        match &scaling.policy {
+            ScalingPolicy::Kpa(_) => scaling.max,
+            ScalingPolicy::Fixed(sandboxes) => scaling.max.min(*sandboxes),
+            // CPU use decides about more than the first.
+            ScalingPolicy::Hpa(_) => scaling.max.min(ready.max(scaling.min).max(scaling.activation).max(1)),
+        }
+    }
+
+    pub(crate) fn active_mut(&mut self) -> &mut Active {
+        let spec = &self.spec;
+        self.active.get_or_insert_with(|| {
+            Box::new(Active {
+                autoscaler: Autoscaler::new(&spec.scaling, spec.sizing.concurrency),
+                sandboxes: BTreeSet::new(),
+                free: BTreeSet::new(),
+                counts: Counts::default(),
+                old_ready: 0,
+                planes: Vec::new(),
+                desired: 0,
+                decide_at: Timestamp::ZERO,
+                timer_at: None,
+                failures: 0,
+                retry_at: Timestamp::ZERO,
+                crashes: 0,
+                replace_at: Timestamp::ZERO,
+                hold_until: Timestamp::ZERO,
+                lacks_room: false,
+                starved_since: None,
+                cold_start: None,
+                decisions: VecDeque::new(),
+                idle_since: Timestamp::ZERO,
+            })
+        })
+    }
+}
+
+/// Sandboxes of the current revision by phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) starting: u32,
+    pub(crate) ready: u32,
+    pub(crate) retiring: u32,
+    pub(crate) stopping: u32,
+}
+
+impl Counts {
+    pub(crate) fn of(&mut self, phase: Phase) -> &mut u32 {
+        match phase {
+            Phase::Starting => &mut self.starting,
+            Phase::Ready => &mut self.ready,
+            Phase::Retiring => &mut self.retiring,
+            Phase::Stopping => &mut self.stopping,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) autoscaler: Autoscaler,
+    /// All of its sandboxes, of every revision and phase.
+    pub(crate) sandboxes: BTreeSet<SandboxId>,
+    /// Those with slots that can be granted.
+    pub(crate) free: BTreeSet<SandboxId>,
+    pub(crate) counts: Counts,
+    /// Ready sandboxes of earlier revisions.
+    pub(crate) old_ready: u32,
+    pub(crate) planes: Vec<PlaneLoad>,
+    /// What the autoscaler or demand last wanted.
+    pub(crate) desired: u32,
+    pub(crate) decide_at: Timestamp,
+    pub(crate) timer_at: Option<Timestamp>,
+    /// Failed starts in a row.
+    pub(crate) failures: u32,
+    /// No creation before this, after failed starts.
+    pub(crate) retry_at: Timestamp,
+    /// Crashes soon after readiness in a row.
+    pub(crate) crashes: u32,
+    /// No replacement that nobody waits for before this, after crashes.
+    pub(crate) replace_at: Timestamp,
+    /// After a change of leader: not fewer sandboxes before this.
+    pub(crate) hold_until: Timestamp,
+    /// Sandboxes were wanted last time for which there was no room.
+    pub(crate) lacks_room: bool,
+    /// Requests have waited for sandboxes for which there is no room since then.
+    pub(crate) starved_since: Option<Timestamp>,
+    /// Smoothed time from order to ready.
+    pub(crate) cold_start: Option<Duration>,
+    pub(crate) decisions: VecDeque<Decision>,
+    /// Since when some of its sandboxes have been idle.
+    pub(crate) idle_since: Timestamp,
+}
+
+/// One data plane's view of the function, and what it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlaneLoad {
+    pub(crate) data_plane: DataPlaneId,
+    pub(crate) load: FunctionLoad,
+    /// Slots granted since that load was reported.
+    pub(crate) granted_since: u32,
+    /// Sandboxes it was asked to retire and has not yet.
+    pub(crate) retire_asked: u32,
+    /// Slots it was asked to yield and has not yet.
+    pub(crate) yield_asked: u32,
+}
+
+impl PlaneLoad {
+    fn new(data_plane: DataPlaneId) -> Self {
+        PlaneLoad {
+            data_plane,
+            load: FunctionLoad::default(),
+            granted_since: 0,
+            retire_asked: 0,
+            yield_asked: 0,
+        }
+    }
+
+    /// Waiting requests that no slot has been granted for yet.
+    pub(crate) fn need(&self) -> u32 {
+        self.load.queued.saturating_sub(self.granted_since)
+    }
+}
+
+/// Sums over data planes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    pub(crate) in_flight: u32,
+    pub(crate) queued: u32,
+    pub(crate) idle_sandboxes: u32,
+    pub(crate) concurrency: f64,
+    pub(crate) requests_per_second: f64,
+    pub(crate) execution: Option<Duration>,
+}
+
+impl Active {
+    pub(crate) fn plane_mut(&mut self, data_plane: DataPlaneId) -> &mut PlaneLoad {
+        let index = match self.planes.iter().position(|p| p.data_plane == data_plane) {
+            Some(index) => index,
+            None => {
+                self.planes.push(PlaneLoad::new(data_plane));
+                self.planes.len() - 1
+            }
+        };
+        &mut self.planes[index]
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let mut sum = Totals::default();
+        for plane in &self.planes {
+            let load = &plane.load;
+            sum.in_flight += load.in_flight;
+            sum.queued += load.queued;
+            sum.idle_sandboxes += load.idle_sandboxes;
+            sum.concurrency += load.concurrency_avg;
+            if load.interval_s > 0.0 {
+                sum.requests_per_second += f64::from(load.arrivals) / load.interval_s;
+            }
+            if let Some(seconds) = load.execution_s.filter(|s| s.is_finite() && *s >= 0.0) {
+                // The longest of the views: waiting too little is worse than creating too much.
+                let seen = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+                sum.execution = Some(sum.execution.map_or(seen, |e| e.max(seen)));
+            }
+        }
+        sum
+    }
+
+    /// Sandboxes of the current revision that serve or will.
+    pub(crate) fn coming_or_ready(&self) -> u32 {
+        self.counts.ready + self.counts.starting
+    }
+
+    pub(crate) fn record(&mut self, at: Timestamp, sandboxes: u32, reason: String) {
+        if self.decisions.len() == DECISIONS_MAX {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back(Decision { at, sandboxes, reason });
+    }
+}

@@ -1,0 +1,143 @@
+//! Functions come, change and go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::{FunctionId, FunctionSpec, RevisionId, StopMode, Timestamp, ToDataPlane};
+
+use crate::Command;
+use crate::capacity::OrderCause;
+use crate::engine::Engine;
+use crate::function::{Counts, Function};
+use crate::sandbox::Phase;
+
+impl Engine {
+    /// Registers a function, or gives it a new revision.
+    pub(crate) fn function_set(
+        &mut self,
+        now: Timestamp,
+        id: RevisionId,
+        spec: Arc<FunctionSpec>,
+        out: &mut Vec<Command>,
+    ) {
+        let message = ToDataPlane::Functions(vec![spec.route(id)]);
+        self.tell_all_data_planes(&message, out);
+        let initial = spec.scaling.initial.max(spec.scaling.min);
+        if let Some(function) = self.functions.get_mut(&id.function) {
+            function.spec = spec;
+            function.revision = id.number;
+            function.last_failure = None;
+            if function.active.is_some() {
+                self.begin_update(now, id.function, out);
+            }
+            self.drop_unused_revisions(id.function, out);
+        } else {
+            self.functions.insert(id.function, Function::new(spec, id.number));
+            self.assign_owner(id.function, out);
+        }
+        if initial > 0 || self.always_wants_some(id.function) {
+            self.begin_initial(now, id.function, initial, out);
+        }
+    }
+
+    /// Whether the function's policy wants sandboxes though nobody calls it.
+    fn always_wants_some(&self, id: FunctionId) -> bool {
+        self.functions
+            .get(&id)
+            .is_some_and(|f| matches!(f.spec.scaling.policy, fanfare_types::ScalingPolicy::Fixed(n) if n > 0))
+    }
+
+    fn begin_initial(&mut self, now: Timestamp, id: FunctionId, initial: u32, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        let fixed = match function.spec.scaling.policy {
+            fanfare_types::ScalingPolicy::Fixed(sandboxes) => sandboxes,
+            _ => 0,
+        };
+        let wanted = initial.max(fixed).min(function.spec.scaling.max);
+        let active = function.active_mut();
+        active.desired = active.desired.max(wanted);
+        active.record(now, wanted, format!("registered with {wanted} from the start"));
+        self.pursue(now, id, Duration::ZERO, out);
+        self.wake(now, id);
+    }
+
+    /// Sandboxes of the old revision serve until the first of the new one is ready.
+    fn begin_update(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        let (scaling, concurrency) = (function.spec.scaling.clone(), function.spec.sizing.concurrency);
+        let max = scaling.max;
+        let active = function.active_mut();
+        active.autoscaler.update(&scaling, concurrency);
+        active.failures = 0;
+        active.retry_at = Timestamp::ZERO;
+        active.crashes = 0;
+        active.replace_at = Timestamp::ZERO;
+        active.counts = Counts::default();
+        active.free.clear();
+        let members: Vec<_> = active.sandboxes.iter().copied().collect();
+        let mut old_ready = 0;
+        for sandbox in members {
+            match self.sandboxes.get(&sandbox).map(|s| s.phase) {
+                Some(Phase::Starting) => self.stop(now, sandbox, StopMode::Kill, out),
+                Some(Phase::Ready) => old_ready += 1,
+                _ => {}
+            }
+        }
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        function.active_mut().old_ready = old_ready;
+        if old_ready > 0 {
+            let cause = OrderCause { for_demand: true, deciding: Duration::ZERO };
+            let replacements = old_ready.min(max);
+            let ordered = self.order(now, id, replacements, cause, out);
+            if ordered == 0 {
+                self.retire_one_old(now, id, out);
+            }
+            if let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) {
+                active.record(
+                    now,
+                    ordered,
+                    format!("update: {old_ready} of the old revision to be replaced"),
+                );
+            }
+        }
+        self.wake(now, id);
+    }
+
+    /// Deletes a function: waiting requests are refused, running ones finish, then its sandboxes stop.
+    pub(crate) fn function_removed(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get_mut(&id).filter(|f| !f.removed) else { return };
+        function.removed = true;
+        if let Some(active) = &mut function.active {
+            active.desired = 0;
+            active.free.clear();
+        }
+        self.no_longer_starved(id);
+        let members: Vec<_> = self
+            .functions
+            .get(&id)
+            .and_then(|f| f.active.as_ref())
+            .map_or(Vec::new(), |a| a.sandboxes.iter().copied().collect());
+        for sandbox in members {
+            match self.sandboxes.get(&sandbox).map(|s| s.phase) {
+                Some(Phase::Starting) => self.stop(now, sandbox, StopMode::Kill, out),
+                Some(Phase::Ready) => self.retire(now, sandbox, out),
+                _ => {}
+            }
+        }
+        self.tell_all_data_planes(&ToDataPlane::FunctionRemoved(id), out);
+        let moves = self.owners.remove_function(id);
+        self.tell_moves(&moves, None, out);
+        self.drained_if_empty(id, out);
+    }
+
+    /// Forgets a deleted function once nothing of it is left.
+    pub(crate) fn drained_if_empty(&mut self, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get(&id).filter(|f| f.removed) else { return };
+        if function.active.as_ref().is_none_or(|a| a.sandboxes.is_empty()) {
+            self.drop_unused_revisions(id, out);
+            self.functions.remove(&id);
+            self.awake.remove(&id);
+            out.push(Command::FunctionDrained(id));
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Connections come and go: what a new stream is told, what a hello corrects, what a loss costs.
+//!
+//! Nothing depends on having seen every message of an earlier stream. A node states every sandbox it has, a data plane
+//! every lease it holds; this side answers with everything the other must know, and both then agree.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fanfare_types::{
+    DataPlaneHello, DataPlaneId, ExitCause, FunctionId, GoneCause, NodeHello, NodeId, Resources, SandboxId,
+    SandboxRecord, ScalingPolicy, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
+};
+
+use crate::Command;
+use crate::engine::{DataPlane, Engine};
+use crate::nodes::Node;
+use crate::sandbox::{Phase, Sandbox};
+
+/// Functions in one message of a resync.
+const FUNCTIONS_PER_MESSAGE: usize = 256;
+
+impl Engine {
+    /// A node's stream began.
+    pub(crate) fn node_connected(
+        &mut self,
+        now: Timestamp,
+        node: NodeId,
+        hello: NodeHello,
+        out: &mut Vec<Command>,
+    ) {
+        self.fail_preparations(node, out);
+        let first = self.nodes_seen.insert(node);
+        let known = self.nodes.insert(
+            node,
+            Node {
+                name: hello.name,
+                capacity: hello.capacity,
+                runtimes: hello.runtimes,
+                revisions: Default::default(),
+            },
+        );
+        match known {
+            Some(_) => self.ledger.set_capacity(node, hello.capacity),
+            None => self.ledger.add_node(node, hello.capacity),
+        }
+        self.tell_node(node, ToNode::Welcome { you: node, epoch: self.config.epoch }, out);
+        let stated: BTreeMap<SandboxId, SandboxRecord> =
+            hello.sandboxes.into_iter().map(|record| (record.sandbox, record)).collect();
+        let believed: Vec<SandboxId> =
+            self.sandboxes.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id).collect();
+        for id in &believed {
+            if !stated.contains_key(id) {
+                let cause = GoneCause { exit: ExitCause::NodeLost, log_tail: Arc::from("") };
+                self.sandbox_exited(now, *id, &cause, out);
+            }
+        }
+        for (id, record) in stated {
+            if self.sandboxes.contains_key(&id) {
+                self.confirm(now, node, &record, out);
+            } else {
+                self.adopt(now, node, first, record, out);
+            }
+        }
+        if self.awaited_data_planes.is_empty() {
+            self.end_quarantine(now, out);
+        }
+        self.room_made = true;
+        self.pursue_all(now, out);
+    }
+
+    /// A sandbox that both sides know.
+    fn confirm(&mut self, now: Timestamp, node: NodeId, record: &SandboxRecord, out: &mut Vec<Command>) {
+        let Some(sandbox) = self.sandboxes.get(&record.sandbox) else { return };
+        let revision = sandbox.revision;
+        match (sandbox.phase, &record.endpoint) {
+            (Phase::Stopping, _) => {
+                self.tell_node(node, ToNode::Stop { sandbox: record.sandbox, mode: StopMode::Kill }, out);
+            }
+            (Phase::Starting, Some(endpoint)) => {
+                self.sandbox_ready(now, node, record.sandbox, endpoint.clone(), Stages::default(), out);
+            }
+            _ => {}
+        }
+        if let Some(spec) = self.functions.get(&revision.function).map(|f| f.spec.clone())
+            && self.functions[&revision.function].revision == revision.number
+        {
+            self.tell_revision(node, revision, &spec, out);
+        }
+    }
+
+    /// A sandbox that an earlier leader ordered.
+    ///
+    /// Only at the beginning of the term and from a node's first stream in it: of anything later, requests that nobody
+    /// accounts for may still run in it.
+    fn adopt(
+        &mut self,
+        now: Timestamp,
+        node: NodeId,
+        first: bool,
+        record: SandboxRecord,
+        out: &mut Vec<Command>,
+    ) {
+        let claim = self.claims.remove(&record.sandbox).unwrap_or_default();
+        let claimed: u32 = claim.leases.iter().map(|(_, slots)| slots).sum();
+        let function = self.functions.get(&record.revision.function).filter(|f| !f.removed);
+        let function = function.filter(|f| {
+            first
+                && self.recovering
+                && record.endpoint.is_some()
+                && record.sandbox.epoch() < self.config.epoch
+                && !claim.condemned
+                && claimed <= f.spec.sizing.concurrency
+        });
+        let Some(function) = function else {
+            let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
+            for (data_plane, _) in claim.leases {
+                let message = ToDataPlane::Gone { sandbox: record.sandbox, cause: cause.clone() };
+                self.tell_data_plane(data_plane, message, out);
+            }
+            self.tell_node(node, ToNode::Stop { sandbox: record.sandbox, mode: StopMode::Kill }, out);
+            return;
+        };
+        let spec = function.spec.clone();
+        let current = function.revision == record.revision.number;
+        let request = spec.sizing.request;
+        self.ledger.reserve(node, request);
+        let sandbox = Sandbox {
+            revision: record.revision,
+            node,
+            phase: Phase::Ready,
+            quarantined: true,
+            for_demand: false,
+            concurrency: spec.sizing.concurrency,
+            request,
+            ordered_at: now,
+            ready_at: now,
+            decide: Default::default(),
+            place: Default::default(),
+            endpoint: record.endpoint,
+            stages: None,
+            cpu_milli: 0.0,
+            leases: claim.leases.into_iter().collect(),
+        };
+        self.keep_sandbox(record.sandbox, sandbox);
+        let hold = match &spec.scaling.policy {
+            ScalingPolicy::Kpa(kpa) => kpa.stable_window,
+            ScalingPolicy::Hpa(hpa) => hpa.stabilization_window,
+            ScalingPolicy::Fixed(_) => Default::default(),
+        };
+        if let Some(function) = self.functions.get_mut(&record.revision.function) {
+            let active = function.active_mut();
+            active.hold_until = now + hold;
+            active.desired = active.desired.max(active.counts.ready);
+        }
+        self.wake(now, record.revision.function);
+        if current {
+            self.tell_revision(node, record.revision, &spec, out);
+        } else {
+            self.retire(now, record.sandbox, out);
+        }
+    }
+
+    /// A node was silent for too long: everything on it is gone.
+    pub(crate) fn node_lost(&mut self, now: Timestamp, node: NodeId, out: &mut Vec<Command>) {
+        if self.nodes.remove(&node).is_none() {
+            return;
+        }
+        self.fail_preparations(node, out);
+        self.ledger.set_schedulable(node, false);
+        let lost: Vec<SandboxId> =
+            self.sandboxes.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id).collect();
+        let cause = GoneCause { exit: ExitCause::NodeLost, log_tail: Arc::from("") };
+        for sandbox in lost {
+            self.sandbox_exited(now, sandbox, &cause, out);
+        }
+        self.ledger.remove_node(node);
+    }
+
+    /// A data plane's stream began.
+    pub(crate) fn data_plane_connected(
+        &mut self,
+        now: Timestamp,
+        id: DataPlaneId,
+        hello: DataPlaneHello,
+        out: &mut Vec<Command>,
+    ) {
+        if self.data_planes.get(&id).is_some_and(|known| known.incarnation != hello.incarnation) {
+            // Another process: what its predecessor had in flight may still be running.
+            self.data_plane_lost(now, id, out);
+        }
+        let DataPlaneHello { name, address, incarnation, leases, condemned, .. } = hello;
+        let newcomer = self.data_planes.insert(id, DataPlane { name, address, incarnation }).is_none();
+        self.tell_data_plane(id, ToDataPlane::Welcome { you: id, epoch: self.config.epoch }, out);
+        let routes: Vec<_> = self
+            .functions
+            .iter()
+            .filter(|(_, f)| !f.removed)
+            .map(|(function, f)| f.spec.route(f.revision_id(*function)))
+            .collect();
+        for chunk in routes.chunks(FUNCTIONS_PER_MESSAGE) {
+            self.tell_data_plane(id, ToDataPlane::Functions(chunk.to_vec()), out);
+        }
+        let held: BTreeMap<SandboxId, u32> =
+            leases.iter().map(|lease| (lease.sandbox, lease.slots)).collect();
+        self.reconcile_leases(now, id, &held, out);
+        for sandbox in condemned {
+            self.condemned_or_gone(now, id, sandbox, out);
+        }
+        if newcomer {
+            self.data_plane_joined(id, out);
+        } else {
+            self.tell_owners(id, out);
+        }
+        self.tell_peers(out);
+        self.repeat_requests(id, out);
+        self.tell_data_plane(id, ToDataPlane::Synced, out);
+        self.awaited_data_planes.remove(&id);
+        if self.awaited_data_planes.is_empty() {
+            self.end_quarantine(now, out);
+        }
+        self.pursue_all(now, out);
+    }
+
+    /// Takes a data plane's word for what it holds: whatever else was on its way to it never arrived.
+    fn reconcile_leases(
+        &mut self,
+        now: Timestamp,
+        data_plane: DataPlaneId,
+        held: &BTreeMap<SandboxId, u32>,
+        out: &mut Vec<Command>,
+    ) {
+        let void = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
+        self.drop_claims(data_plane);
+        for (sandbox, slots) in held {
+            if self.recovering && !self.sandboxes.contains_key(sandbox) && sandbox.epoch() < self.config.epoch
+            {
+                self.claims.entry(*sandbox).or_default().leases.push((data_plane, *slots));
+                continue;
+            }
+            let valid = self.sandboxes.get(sandbox).is_some_and(|s| {
+                let others = s.leased() - s.leased_to(data_plane);
+                s.phase != Phase::Starting && others + slots <= s.concurrency
+            });
+            if !valid {
+                self.tell_data_plane(
+                    data_plane,
+                    ToDataPlane::Gone { sandbox: *sandbox, cause: void.clone() },
+                    out,
+                );
+                if self.sandboxes.contains_key(sandbox) {
+                    self.condemned(now, *sandbox, out);
+                }
+            }
+        }
+        let ids: Vec<SandboxId> = self.sandboxes.keys().copied().collect();
+        for id in ids {
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            let before = sandbox.leased_to(data_plane);
+            let now_held = held.get(&id).copied().unwrap_or(0).min(sandbox.concurrency);
+            if before == now_held {
+                continue;
+            }
+            sandbox.unlease(data_plane, u32::MAX);
+            if now_held > 0 && sandbox.leased() + now_held <= sandbox.concurrency {
+                sandbox.lease(data_plane, now_held);
+            }
+            let retiring = sandbox.phase == Phase::Retiring;
+            self.refresh_free(id);
+            if retiring {
+                self.stop_if_returned(now, id, out);
+            }
+        }
+    }
+
+    /// A data plane condemned this sandbox and has not heard the end of it.
+    fn condemned_or_gone(
+        &mut self,
+        now: Timestamp,
+        data_plane: DataPlaneId,
+        id: SandboxId,
+        out: &mut Vec<Command>,
+    ) {
+        if self.sandboxes.contains_key(&id) {
+            self.condemned(now, id, out);
+        } else if self.recovering && id.epoch() < self.config.epoch {
+            self.claims.entry(id).or_default().condemned = true;
+        } else {
+            let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
+            self.tell_data_plane(data_plane, ToDataPlane::Gone { sandbox: id, cause }, out);
+        }
+    }
+
+    fn drop_claims(&mut self, data_plane: DataPlaneId) {
+        for claim in self.claims.values_mut() {
+            claim.leases.retain(|(id, _)| *id != data_plane);
+        }
+        self.claims.retain(|_, claim| claim.condemned || !claim.leases.is_empty());
+    }
+
+    /// Says again what a data plane was asked for on a stream that may have lost it.
+    fn repeat_requests(&mut self, data_plane: DataPlaneId, out: &mut Vec<Command>) {
+        let mut messages = Vec::new();
+        for id in &self.awake {
+            let Some(active) = self.functions.get_mut(id).and_then(|f| f.active.as_mut()) else { continue };
+            if let Some(plane) = active.planes.iter_mut().find(|p| p.data_plane == data_plane) {
+                plane.granted_since = 0;
+                plane.yield_asked = 0;
+                messages.push(ToDataPlane::Retire { function: *id, sandboxes: plane.retire_asked });
+            }
+        }
+        for (id, sandbox) in &self.sandboxes {
+            if sandbox.phase == Phase::Retiring && sandbox.leased_to(data_plane) > 0 {
+                messages.push(ToDataPlane::Revoke { sandbox: *id, slots: u32::MAX });
+            }
+        }
+        for message in messages {
+            self.tell_data_plane(data_plane, message, out);
+        }
+    }
+
+    /// A data plane was silent for too long, or its process was replaced. Requests that it had in flight may still be
+    /// running, so sandboxes whose slots it held are killed.
+    pub(crate) fn data_plane_lost(&mut self, now: Timestamp, id: DataPlaneId, out: &mut Vec<Command>) {
+        if self.data_planes.remove(&id).is_none() {
+            return;
+        }
+        let mut affected: Vec<FunctionId> = Vec::new();
+        for function in &self.awake {
+            if let Some(active) = self.functions.get_mut(function).and_then(|f| f.active.as_mut()) {
+                let before = active.planes.len();
+                active.planes.retain(|p| p.data_plane != id);
+                if active.planes.len() != before {
+                    affected.push(*function);
+                }
+            }
+        }
+        for claim in self.claims.values_mut() {
+            claim.condemned |= claim.leases.iter().any(|(holder, _)| *holder == id);
+        }
+        self.drop_claims(id);
+        let held: Vec<SandboxId> =
+            self.sandboxes.iter().filter(|(_, s)| s.leased_to(id) > 0).map(|(sandbox, _)| *sandbox).collect();
+        for sandbox in held {
+            if let Some(record) = self.sandboxes.get_mut(&sandbox) {
+                record.unlease(id, u32::MAX);
+            }
+            self.condemned(now, sandbox, out);
+        }
+        self.data_plane_left(id, out);
+        self.tell_peers(out);
+        for function in affected {
+            self.pursue(now, function, Default::default(), out);
+        }
+    }
+
+    /// Every data plane of the earlier leader has spoken, or had time to: what is unclaimed now stays so.
+    ///
+    /// An unclaimed slot may hold a request of a data plane that died without this leader's knowledge, so it is never
+    /// granted: the sandbox keeps to its claimed slots, and without any it is killed.
+    fn end_quarantine(&mut self, now: Timestamp, out: &mut Vec<Command>) {
+        let ids: Vec<SandboxId> =
+            self.sandboxes.iter().filter(|(_, s)| s.quarantined).map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            sandbox.quarantined = false;
+            sandbox.concurrency = sandbox.leased();
+            if sandbox.concurrency == 0 {
+                self.condemned(now, id, out);
+            }
+        }
+    }
+
+    /// The beginning of the term is over.
+    pub(crate) fn lease_recovery_over(&mut self, now: Timestamp, out: &mut Vec<Command>) {
+        self.recovering = false;
+        self.awaited_data_planes.clear();
+        let void = GoneCause { exit: ExitCause::NodeLost, log_tail: Arc::from("") };
+        for (sandbox, claim) in std::mem::take(&mut self.claims) {
+            for (data_plane, _) in claim.leases {
+                self.tell_data_plane(data_plane, ToDataPlane::Gone { sandbox, cause: void.clone() }, out);
+            }
+        }
+        self.end_quarantine(now, out);
+    }
+
+    fn tell_peers(&self, out: &mut Vec<Command>) {
+        let peers: Vec<_> = self.data_planes.iter().map(|(id, d)| (*id, d.address.clone())).collect();
+        self.tell_all_data_planes(&ToDataPlane::Peers(peers), out);
+    }
+
+    /// After a change of connections every active function's wish may have become possible.
+    fn pursue_all(&mut self, now: Timestamp, out: &mut Vec<Command>) {
+        let ids: Vec<FunctionId> = self.awake.iter().copied().collect();
+        for id in ids {
+            self.pursue(now, id, Default::default(), out);
+        }
+    }
+
+    /// What all nodes together offer.
+    pub(crate) fn capacity(&self) -> Resources {
+        self.nodes.values().fold(Resources::ZERO, |sum, n| sum + n.capacity)
+    }
+}

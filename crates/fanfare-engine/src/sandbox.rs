@@ -1,0 +1,96 @@
+//! One sandbox, as the control plane remembers it. At most 256 bytes with everything it points to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::{DataPlaneId, NodeId, Resources, RevisionId, Stages, Timestamp};
+use smallvec::SmallVec;
+
+/// Where a sandbox is in its life. It only ever moves downwards in this list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Ordered from its node.
+    Starting,
+    /// Accepts requests; its slots may be leased.
+    Ready,
+    /// No new lease; stops when the last slot is back.
+    Retiring,
+    /// Its node was told to stop it.
+    Stopping,
+}
+
+/// The fixed record of one sandbox.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    pub(crate) revision: RevisionId,
+    pub(crate) node: NodeId,
+    pub(crate) phase: Phase,
+    /// An earlier leader ordered it, and not every data plane that may hold its slots has spoken yet.
+    pub(crate) quarantined: bool,
+    /// Ordered because requests waited, not by the autoscaler.
+    pub(crate) for_demand: bool,
+    pub(crate) concurrency: u32,
+    pub(crate) request: Resources,
+    pub(crate) ordered_at: Timestamp,
+    /// [`Timestamp::ZERO`] until ready.
+    pub(crate) ready_at: Timestamp,
+    pub(crate) decide: Duration,
+    pub(crate) place: Duration,
+    pub(crate) endpoint: Option<Arc<str>>,
+    /// Of its start, until the first data plane has been told.
+    pub(crate) stages: Option<Box<Stages>>,
+    /// Last reported CPU use, in thousandths.
+    pub(crate) cpu_milli: f32,
+    pub(crate) leases: SmallVec<[(DataPlaneId, u32); 1]>,
+}
+
+impl Sandbox {
+    /// Slots in the hands of data planes.
+    pub(crate) fn leased(&self) -> u32 {
+        self.leases.iter().map(|(_, slots)| slots).sum()
+    }
+
+    /// Slots that can be granted.
+    pub(crate) fn unleased(&self) -> u32 {
+        if self.phase == Phase::Ready && !self.quarantined {
+            self.concurrency.saturating_sub(self.leased())
+        } else {
+            0
+        }
+    }
+
+    /// Slots in the hands of one data plane.
+    pub(crate) fn leased_to(&self, data_plane: DataPlaneId) -> u32 {
+        self.leases.iter().find(|(id, _)| *id == data_plane).map_or(0, |(_, slots)| *slots)
+    }
+
+    /// Puts slots into a data plane's hand.
+    pub(crate) fn lease(&mut self, data_plane: DataPlaneId, slots: u32) {
+        match self.leases.iter_mut().find(|(id, _)| *id == data_plane) {
+            Some((_, held)) => *held += slots,
+            None => self.leases.push((data_plane, slots)),
+        }
+    }
+
+    /// Takes up to `slots` back; the number taken.
+    pub(crate) fn unlease(&mut self, data_plane: DataPlaneId, slots: u32) -> u32 {
+        let Some(index) = self.leases.iter().position(|(id, _)| *id == data_plane) else { return 0 };
+        let taken = slots.min(self.leases[index].1);
+        self.leases[index].1 -= taken;
+        if self.leases[index].1 == 0 {
+            self.leases.swap_remove(index);
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn a_record_is_small() {
+        // The budget per sandbox is 256 bytes with the maps' share and the endpoint's text.
+        assert!(size_of::<Sandbox>() <= 192, "{}", size_of::<Sandbox>());
+    }
+}

@@ -1,0 +1,351 @@
+//! How many sandboxes a function gets, and why.
+//!
+//! Two voices, the larger of which is followed:
+//! - **Demand**, at once: a request that begins to wait is reported by its data plane, and one decision orders what
+//!   shortens the wait (`fanfare_policy::demand`): all missing sandboxes when executions are long or of unknown
+//!   length, fewer when those that come first will have drained the queue before another could be ready.
+//! - **The autoscaler**, every tick (`fanfare_policy::autoscale`): Knative's KPA, Kubernetes' HPA or a fixed number,
+//!   from the load that data planes report each second. It alone takes sandboxes away.
+//!
+//! Both stay within the function's minimum and maximum; room on nodes is a matter of [`crate::capacity`]. What changed
+//! something is remembered with its reason for `describe` and `explain`.
+
+use std::time::Duration;
+
+use fanfare_policy::{DemandInput, LoadSample, ScaleInput, demand_order};
+use fanfare_types::limits::{AUTOSCALER_TICK, REPORT_INTERVAL};
+use fanfare_types::{
+    DataPlaneId, FunctionId, FunctionLoad, Reason, ScalingPolicy, StopMode, Timestamp, ToDataPlane, ToNode,
+};
+
+use crate::Command;
+use crate::capacity::OrderCause;
+use crate::engine::{Engine, Timer};
+use crate::function::Function;
+use crate::sandbox::Phase;
+
+impl Engine {
+    /// A data plane says that requests began to wait, or that its queue has drained.
+    pub(crate) fn demand(
+        &mut self,
+        now: Timestamp,
+        data_plane: DataPlaneId,
+        load: FunctionLoad,
+        deciding: Duration,
+        out: &mut Vec<Command>,
+    ) {
+        let id = load.function;
+        if self.take_load(now, data_plane, load) {
+            self.wake(now, id);
+            self.pursue(now, id, deciding, out);
+        }
+    }
+
+    /// A data plane says how every active function fared since its last report.
+    pub(crate) fn report(
+        &mut self,
+        now: Timestamp,
+        data_plane: DataPlaneId,
+        loads: &[FunctionLoad],
+        out: &mut Vec<Command>,
+    ) {
+        let mentioned: std::collections::BTreeSet<FunctionId> = loads.iter().map(|l| l.function).collect();
+        for id in self.awake.difference(&mentioned) {
+            let Some(active) = self.functions.get_mut(id).and_then(|f| f.active.as_mut()) else { continue };
+            if let Some(plane) = active.planes.iter_mut().find(|p| p.data_plane == data_plane) {
+                let execution_s = plane.load.execution_s;
+                plane.load = FunctionLoad { function: *id, execution_s, ..FunctionLoad::default() };
+                plane.granted_since = 0;
+            }
+        }
+        for load in loads {
+            let id = load.function;
+            if self.take_load(now, data_plane, *load) {
+                self.wake(now, id);
+                if load.queued > 0 {
+                    self.pursue(now, id, Duration::ZERO, out);
+                }
+            }
+        }
+    }
+
+    /// Keeps a load; false when the function is unknown.
+    fn take_load(&mut self, now: Timestamp, data_plane: DataPlaneId, load: FunctionLoad) -> bool {
+        let Some(function) = self.functions.get_mut(&load.function).filter(|f| !f.removed) else {
+            return false;
+        };
+        let active = function.active_mut();
+        let plane = active.plane_mut(data_plane);
+        let mut load = load;
+        if load.interval_s <= 0.0 {
+            // A word between two reports: the averages stay those of the last report.
+            load.interval_s = plane.load.interval_s;
+            load.arrivals = plane.load.arrivals;
+            load.concurrency_avg = plane.load.concurrency_avg;
+        }
+        plane.load = load;
+        plane.granted_since = 0;
+        if active.totals().idle_sandboxes == 0 {
+            active.idle_since = now;
+        }
+        true
+    }
+
+    /// Starts the function's clock if it stands.
+    pub(crate) fn wake(&mut self, now: Timestamp, id: FunctionId) {
+        let Some(function) = self.functions.get_mut(&id).filter(|f| !f.removed) else { return };
+        let tick = tick_of(function);
+        let active = function.active_mut();
+        if active.timer_at.is_none() {
+            active.decide_at = now + tick;
+            active.timer_at = Some(now + REPORT_INTERVAL);
+            self.awake.insert(id);
+            self.arm(now + REPORT_INTERVAL, Timer::Scale(id));
+        }
+    }
+
+    /// Orders what demand and the autoscaler want and do not have; moves slots to where requests wait.
+    pub(crate) fn pursue(
+        &mut self,
+        now: Timestamp,
+        id: FunctionId,
+        deciding: Duration,
+        out: &mut Vec<Command>,
+    ) {
+        self.grant_free(id, out);
+        let Some(function) = self.functions.get_mut(&id).filter(|f| !f.removed) else { return };
+        let spec = function.spec.clone();
+        let ready = function.active_mut().counts.ready;
+        let max = function.demand_max(ready);
+        let active = function.active_mut();
+        let totals = active.totals();
+        let have = active.coming_or_ready();
+        let order = demand_order(&DemandInput {
+            in_flight: totals.in_flight,
+            queued: totals.queued,
+            concurrency: spec.sizing.concurrency,
+            ready: active.counts.ready,
+            starting: active.counts.starting,
+            min: spec.scaling.min,
+            max,
+            activation: spec.scaling.activation,
+            execution: totals.execution,
+            cold_start: active.cold_start,
+        });
+        let unprompted = if now < active.replace_at { 0 } else { active.desired.saturating_sub(have) };
+        let missing = order.create.max(unprompted);
+        let (retry_at, serving) = (active.retry_at, have + active.old_ready);
+        if totals.queued == 0 {
+            self.call_back_surplus(id, out);
+        } else {
+            self.ask_retire(now, id, 0, out);
+        }
+        self.rebalance(id, out);
+        if missing == 0 {
+            self.no_longer_starved(id);
+            return;
+        }
+        if now < retry_at {
+            if serving == 0 {
+                self.tell_unavailable(id, out);
+            }
+            self.arm(retry_at, Timer::Retry(id));
+            return;
+        }
+        let cause = OrderCause { for_demand: order.create >= unprompted, deciding };
+        let ordered = self.order(now, id, missing, cause, out);
+        if ordered > 0
+            && let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut())
+        {
+            let reason = if cause.for_demand {
+                format!("demand: {}", order.reason)
+            } else {
+                format!("autoscaler: {} wanted, {have} there", active.desired)
+            };
+            active.record(now, have + ordered, reason);
+        }
+        if ordered == 0 && have == 0 {
+            // A full cluster: the new revision takes the room of an old sandbox instead of room beside it.
+            self.retire_one_old(now, id, out);
+        }
+        self.wake(now, id);
+    }
+
+    /// The queue has drained: creations beyond what runs, the minimum and the autoscaler's wish are called back
+    /// where their nodes have not begun with them.
+    fn call_back_surplus(&mut self, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get(&id) else { return };
+        let Some(active) = &function.active else { return };
+        if active.counts.starting == 0 {
+            return;
+        }
+        let running = active.totals().in_flight.div_ceil(function.spec.sizing.concurrency.max(1));
+        let needed = running.max(active.desired).max(function.spec.scaling.min).max(active.old_ready.min(1));
+        let surplus = active.coming_or_ready().saturating_sub(needed).min(active.counts.starting);
+        let starting = active.sandboxes.iter().rev().filter(|sandbox| {
+            self.sandboxes.get(sandbox).is_some_and(|s| s.phase == Phase::Starting && s.for_demand)
+        });
+        for sandbox in starting.take(surplus as usize) {
+            let node = self.sandboxes[sandbox].node;
+            self.tell_node(node, ToNode::Stop { sandbox: *sandbox, mode: StopMode::IfNotBegun }, out);
+        }
+    }
+
+    /// Each second for an active function: one sample; each tick: one decision.
+    pub(crate) fn scale_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let cpu = self.cpu_of(id);
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        let tick = tick_of(function);
+        let cpu_request_milli = function.spec.sizing.request.cpu_milli;
+        let active = function.active_mut();
+        active.timer_at = None;
+        let totals = active.totals();
+        if totals.queued > 0 {
+            // Said again with the next word of need, for the same reason as retirements are.
+            active.planes.iter_mut().for_each(|plane| plane.yield_asked = 0);
+        }
+        active.autoscaler.record(
+            now,
+            LoadSample { concurrency: totals.concurrency, requests_per_second: totals.requests_per_second },
+        );
+        if let Some((cpu_milli, sandboxes)) = cpu {
+            active.autoscaler.record_cpu(now, cpu_milli, sandboxes);
+        }
+        if now >= active.decide_at {
+            active.decide_at = now + tick;
+            let input = ScaleInput { ready: active.counts.ready, reachable: true, cpu_request_milli };
+            let decision = active.autoscaler.decide(now, input);
+            if decision.sandboxes != active.desired {
+                active.record(now, decision.sandboxes, format!("autoscaler: {}", decision.reason));
+            }
+            active.desired = decision.sandboxes;
+            self.follow_autoscaler(now, id, out);
+        }
+        self.rest_or_rearm(now, id);
+    }
+
+    fn follow_autoscaler(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
+        let (ready, desired) = (active.counts.ready, active.desired);
+        if desired == 0 && active.old_ready > 0 && active.totals().queued == 0 {
+            self.retire_old_revisions(now, id, out);
+        }
+        let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
+        if desired > active.coming_or_ready() || active.totals().queued > 0 {
+            self.pursue(now, id, Duration::ZERO, out);
+        } else if desired < ready && now >= active.hold_until {
+            self.say_retire_again(id);
+            self.ask_retire(now, id, ready - desired, out);
+        } else {
+            self.ask_retire(now, id, 0, out);
+        }
+    }
+
+    /// What was asked and not done within a tick is said again: the answer may have named a sandbox that had just ended.
+    fn say_retire_again(&mut self, id: FunctionId) {
+        if let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) {
+            for plane in &mut active.planes {
+                plane.retire_asked = 0;
+            }
+        }
+    }
+
+    /// Stops the clock of a function that has nothing and wants nothing.
+    fn rest_or_rearm(&mut self, now: Timestamp, id: FunctionId) {
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        let active = function.active_mut();
+        let totals = active.totals();
+        let quiet = active.sandboxes.is_empty()
+            && active.desired == 0
+            && totals.queued == 0
+            && totals.in_flight == 0
+            && totals.concurrency == 0.0;
+        if quiet {
+            active.autoscaler.reset();
+            self.awake.remove(&id);
+        } else {
+            active.timer_at = Some(now + REPORT_INTERVAL);
+            self.arm(now + REPORT_INTERVAL, Timer::Scale(id));
+        }
+    }
+
+    /// The pause after failed starts or crashes is over.
+    pub(crate) fn retry_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        self.pursue(now, id, Duration::ZERO, out);
+    }
+
+    /// Requests have waited for a while and there is no room: say so where nothing will ever serve them.
+    pub(crate) fn no_node_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get(&id) else { return };
+        let Some(active) = &function.active else { return };
+        let Some(since) = active.starved_since else { return };
+        let grace_over = now.since(since) >= self.config.no_node_grace;
+        if !grace_over || active.coming_or_ready() + active.old_ready > 0 || self.could_ever_fit(function) {
+            return;
+        }
+        let request = function.spec.sizing.request;
+        let able = self.nodes.values().filter(|n| n.has_runtime(&function.spec.runtime)).count();
+        let detail = format!(
+            "{able} of {} nodes have the runtime {}, and none of them can hold {} bytes and {} mCPU",
+            self.nodes.len(),
+            function.spec.runtime,
+            request.memory_bytes,
+            request.cpu_milli,
+        );
+        self.tell_unavailable_because(id, Reason::NoCapacity, &detail, "", out);
+    }
+
+    fn could_ever_fit(&self, function: &Function) -> bool {
+        self.nodes
+            .values()
+            .any(|n| n.has_runtime(&function.spec.runtime) && n.capacity.fits(function.spec.sizing.request))
+    }
+
+    /// Waiting requests are answered with the last failed start.
+    pub(crate) fn tell_unavailable(&self, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(last) = self.functions.get(&id).and_then(|f| f.last_failure.as_ref()) else { return };
+        let failure = &last.failure;
+        self.tell_unavailable_because(id, failure.kind.reason(), &failure.detail, &failure.log_tail, out);
+    }
+
+    fn tell_unavailable_because(
+        &self,
+        id: FunctionId,
+        reason: Reason,
+        detail: &str,
+        log_tail: &str,
+        out: &mut Vec<Command>,
+    ) {
+        let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
+        for plane in active.planes.iter().filter(|p| p.load.queued > 0) {
+            let message = ToDataPlane::Unavailable {
+                function: id,
+                reason,
+                detail: detail.into(),
+                log_tail: log_tail.into(),
+                until_update: false,
+            };
+            self.tell_data_plane(plane.data_plane, message, out);
+        }
+    }
+
+    /// Mean CPU use of the function's ready sandboxes, where CPU decides.
+    fn cpu_of(&self, id: FunctionId) -> Option<(f64, u32)> {
+        let function = self.functions.get(&id)?;
+        if !matches!(function.spec.scaling.policy, ScalingPolicy::Hpa(_)) {
+            return None;
+        }
+        let ready = function.active.as_ref()?.sandboxes.iter().filter_map(|s| self.sandboxes.get(s));
+        let ready = ready.filter(|s| s.phase == Phase::Ready && s.revision.number == function.revision);
+        let (sum, count) = ready.fold((0.0, 0_u32), |(sum, n), s| (sum + f64::from(s.cpu_milli), n + 1));
+        (count > 0).then(|| (sum / f64::from(count), count))
+    }
+}
+
+fn tick_of(function: &Function) -> Duration {
+    match &function.spec.scaling.policy {
+        ScalingPolicy::Kpa(kpa) => kpa.tick,
+        ScalingPolicy::Hpa(hpa) => hpa.period,
+        ScalingPolicy::Fixed(_) => AUTOSCALER_TICK,
+    }
+}

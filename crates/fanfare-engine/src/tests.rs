@@ -1,0 +1,5 @@
+//! The engine against a small cluster that follows the protocol: scripted cases, and random ones with faults.
+
+mod cases;
+mod chaos;
+mod world;

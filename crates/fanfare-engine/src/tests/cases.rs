@@ -1,0 +1,438 @@
+//! One case per promise, named for it.
+
+use std::time::Duration;
+
+use fanfare_types::{ExitCause, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
+
+use super::world::{D, E, F, FakePlane, G, N, World, spec};
+use crate::Event;
+
+fn fixed(sandboxes: u32) -> Scaling {
+    Scaling { policy: ScalingPolicy::Fixed(sandboxes), ..Scaling::default() }
+}
+
+fn at_most(max: u32) -> Scaling {
+    Scaling { max, ..Scaling::default() }
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_surge_at_zero_orders_everything_in_one_decision() {
+    let mut world = World::small(1000, 1, Scaling::default());
+    world.arrive(D, F, 200);
+    world.settle();
+    assert_eq!(world.created, 200);
+    let status = world.engine.function_status(F).unwrap();
+    assert_eq!(status.starting, 200);
+    assert!(status.decisions.last().unwrap().reason.starts_with("demand"), "{:?}", status.decisions);
+    world.start_all();
+    assert_eq!(world.planes[&D].queued[&F], 0, "every request has a slot");
+}
+
+#[test]
+fn concurrency_divides_what_a_surge_orders() {
+    // C5 of the public complaints: 50 requests, 10 per sandbox, at most 5: exactly 5; at most 3: 3 and the rest queue.
+    for (max, sandboxes) in [(5, 5), (3, 3)] {
+        let mut world = World::small(1000, 10, at_most(max));
+        world.arrive(D, F, 50);
+        world.start_all();
+        assert_eq!(world.created, sandboxes);
+        for _ in 0..3 {
+            world.finish(D, 50);
+            world.start_all();
+        }
+        assert_eq!(world.served, 50);
+        assert_eq!(world.created, sandboxes);
+    }
+}
+
+#[test]
+fn an_idle_function_goes_to_zero_after_the_stable_window() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 3);
+    world.start_all();
+    world.finish(D, 3);
+    world.pass(secs(30));
+    assert_eq!(world.ready(F), 3, "panic holds what demand ordered");
+    world.pass(secs(150));
+    assert_eq!(world.ready(F), 0);
+    assert!(world.nodes[&N].sandboxes.is_empty());
+    assert_eq!(world.engine.next_deadline(), None, "a function at rest costs no timer");
+}
+
+#[test]
+fn a_long_request_keeps_exactly_one_sandbox() {
+    // A4, A6: one request of 300 s, concurrency 1: one sandbox all the time, never killed.
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 1);
+    world.start_all();
+    world.pass(secs(300));
+    assert_eq!(world.ready(F), 1);
+    assert_eq!(world.created, 1);
+    world.finish(D, 1);
+    assert_eq!(world.served, 1);
+}
+
+#[test]
+fn a_drained_queue_calls_back_what_has_not_begun() {
+    let mut world = World::small(1000, 1, Scaling::default());
+    world.arrive(D, F, 50);
+    world.settle();
+    assert!(world.start_one(N, 0, true));
+    world.settle();
+    // The one sandbox serves everything before the others begin.
+    for _ in 0..50 {
+        world.finish(D, 1);
+        world.settle();
+    }
+    assert_eq!(world.served, 50);
+    let status = world.engine.function_status(F).unwrap();
+    assert_eq!((status.ready, status.starting), (1, 0), "{:?}", status.decisions);
+}
+
+#[test]
+fn a_failed_start_answers_the_waiting_and_backs_off() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.settle();
+    while world.start_one(N, 0, false) {}
+    world.settle();
+    assert_eq!(world.refused, vec![(F, Reason::HandlerNotFound); 2]);
+    let failure = world.engine.function_status(F).unwrap().last_failure.unwrap();
+    assert_eq!(failure.failure.log_tail, "tail");
+    let created = world.created;
+    world.arrive(D, F, 1);
+    world.settle();
+    assert_eq!(world.created, created, "no new attempt within the pause");
+    assert_eq!(world.refused.len(), 3, "but an answer at once");
+    world.jump(secs(1));
+    world.arrive(D, F, 1);
+    world.start_all();
+    assert_eq!(world.ready(F), 1, "after the pause the next request brings the next attempt");
+    assert!(world.engine.function_status(F).unwrap().last_failure.is_none());
+}
+
+#[test]
+fn a_failed_start_among_good_ones_refuses_nobody() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 3);
+    world.settle();
+    world.start_one(N, 0, true);
+    world.start_one(N, 0, false);
+    world.start_one(N, 0, true);
+    world.settle();
+    assert_eq!(world.refused, vec![]);
+    world.pass(secs(2));
+    assert_eq!(world.planes[&D].queued[&F], 0, "the failed one was ordered again");
+}
+
+#[test]
+fn a_crashed_sandbox_is_replaced_when_wanted() {
+    let mut world = World::small(10, 1, fixed(2));
+    world.pass(secs(3));
+    assert_eq!(world.ready(F), 2);
+    let victim = *world.nodes[&N].sandboxes.keys().next().unwrap();
+    world.end_sandbox(N, victim, ExitCause::Status(1));
+    world.settle();
+    assert!(!world.planes[&D].held.contains_key(&victim), "its data plane was told");
+    world.pass(secs(3));
+    assert_eq!(world.ready(F), 2);
+}
+
+#[test]
+fn crashes_in_a_loop_slow_down_replacement() {
+    let mut world = World::small(10, 1, fixed(1));
+    for _ in 0..200 {
+        world.pass(Duration::from_millis(100));
+        if let Some(victim) = world.nodes[&N].sandboxes.keys().next().copied() {
+            world.end_sandbox(N, victim, ExitCause::Signal(11));
+        }
+    }
+    assert!(world.created < 15, "{} sandboxes in 20 s", world.created);
+}
+
+#[test]
+fn a_timed_out_request_costs_its_sandbox_and_a_new_one_serves_the_rest() {
+    let mut world = World::small(10, 1, at_most(1));
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.time_out(D);
+    world.start_all();
+    assert_eq!(world.created, 2);
+    world.finish(D, 1);
+    assert_eq!(world.served, 1);
+    assert_eq!(world.planes[&D].queued[&F], 0);
+}
+
+#[test]
+fn an_update_has_no_gap() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.settle();
+    assert_eq!(world.planes[&D].held.len(), 2, "the old ones serve until a new one is ready");
+    world.finish(D, 2);
+    world.start_all();
+    let revisions: Vec<u32> = world.nodes[&N].sandboxes.values().map(|s| s.revision.number).collect();
+    assert!(!revisions.is_empty() && revisions.iter().all(|r| *r == 2), "{revisions:?}");
+    assert!(!world.nodes[&N].revisions.contains_key(&RevisionId { function: F, number: 1 }));
+}
+
+#[test]
+fn a_broken_update_leaves_the_old_revision_serving() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 1);
+    world.start_all();
+    world.finish(D, 1);
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.settle();
+    while world.start_one(N, 0, false) {}
+    world.settle();
+    world.arrive(D, F, 1);
+    world.settle();
+    assert_eq!(world.refused, vec![]);
+    world.finish(D, 1);
+    assert_eq!(world.served, 2);
+    assert!(world.engine.function_status(F).unwrap().last_failure.is_some());
+}
+
+#[test]
+fn a_deleted_function_finishes_what_runs_and_is_drained() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.step(Event::FunctionRemoved(F));
+    world.settle();
+    assert!(!world.drained.contains(&F), "two requests still run");
+    assert_eq!(world.nodes[&N].sandboxes.len(), 2);
+    world.finish(D, 2);
+    world.settle();
+    assert_eq!(world.served, 2);
+    assert!(world.drained.contains(&F));
+    assert!(world.nodes[&N].sandboxes.is_empty());
+    assert!(world.nodes[&N].revisions.is_empty());
+    assert!(world.engine.function_status(F).is_none());
+}
+
+#[test]
+fn a_full_node_runs_what_fits_and_notes_the_rest() {
+    // A3: desired 100, capacity 20: 20 run, the rest is noted, creations stop.
+    let mut world = World::small(20, 1, Scaling::default());
+    world.arrive(D, F, 100);
+    world.start_all();
+    assert_eq!(world.created, 20);
+    let status = world.engine.function_status(F).unwrap();
+    assert!(status.lacks_room);
+    assert!(status.decisions.iter().any(|d| d.reason.contains("no room")), "{:?}", status.decisions);
+    world.pass(secs(10));
+    assert_eq!(world.created, 20);
+    for _ in 0..5 {
+        world.finish(D, 20);
+        world.start_all();
+    }
+    assert_eq!(world.served, 100);
+}
+
+#[test]
+fn idle_sandboxes_of_another_function_make_room() {
+    let mut world = World::small(4, 1, Scaling::default());
+    world.set_function(G, 1, spec("g", 1, Scaling::default()));
+    world.arrive(D, F, 4);
+    world.start_all();
+    world.finish(D, 4);
+    world.pass(secs(5));
+    assert_eq!(world.ready(F), 4);
+    world.arrive(D, G, 2);
+    world.start_all();
+    assert_eq!(world.ready(G), 2);
+    assert_eq!(world.ready(F), 2);
+    world.finish(D, 2);
+    assert_eq!(world.served, 6);
+}
+
+#[test]
+fn with_no_node_the_waiting_are_told_after_a_grace() {
+    let mut world = World::new();
+    world.add_plane(D);
+    world.set_function(F, 1, spec("f", 1, Scaling::default()));
+    world.settle();
+    world.arrive(D, F, 1);
+    world.pass(secs(1));
+    assert_eq!(world.refused, vec![]);
+    world.pass(secs(10));
+    assert_eq!(world.refused, vec![(F, Reason::NoCapacity)]);
+}
+
+#[test]
+fn a_node_that_comes_later_serves_the_waiting() {
+    let mut world = World::new();
+    world.add_plane(D);
+    world.set_function(F, 1, spec("f", 1, Scaling::default()));
+    world.settle();
+    world.arrive(D, F, 3);
+    world.pass(secs(1));
+    world.add_node(N, 10);
+    world.start_all();
+    world.finish(D, 3);
+    assert_eq!((world.served, world.refused.len()), (3, 0));
+}
+
+#[test]
+fn a_lost_node_costs_its_requests_and_another_takes_over() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.nodes.get_mut(&N).unwrap().connected = false;
+    world.step(Event::NodeLost(N));
+    world.add_node(fanfare_types::NodeId(2), 10);
+    world.settle();
+    assert!(world.planes[&D].held.is_empty(), "the data plane was told");
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.finish(D, 2);
+    assert_eq!(world.served, 2);
+}
+
+#[test]
+fn slots_move_to_the_data_plane_whose_requests_wait() {
+    let mut world = World::small(10, 1, at_most(2));
+    world.add_plane(E);
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.finish(D, 2);
+    world.settle();
+    world.arrive(E, F, 2);
+    world.start_all();
+    assert_eq!(world.planes[&E].queued[&F], 0, "idle slots moved");
+    world.arrive(D, F, 4);
+    world.start_all();
+    world.finish(E, 1);
+    world.start_all();
+    let at_d: u32 = world.planes[&D].held.values().map(|h| h.slots).sum();
+    assert_eq!(at_d, 1, "a busy data plane gives up its share as slots become free");
+}
+
+#[test]
+fn a_reconnected_data_plane_keeps_its_slots_and_its_requests() {
+    let mut world = World::small(10, 2, Scaling::default());
+    world.arrive(D, F, 4);
+    world.start_all();
+    world.connect_plane(D);
+    world.start_all();
+    assert_eq!(world.planes[&D].held.len(), 2);
+    world.finish(D, 4);
+    assert_eq!(world.served, 4);
+    assert_eq!(world.created, 2);
+}
+
+#[test]
+fn a_restarted_data_plane_does_not_reuse_slots_that_may_be_busy() {
+    let mut world = World::small(10, 1, at_most(2));
+    world.arrive(D, F, 2);
+    world.start_all();
+    let before: Vec<_> = world.nodes[&N].sandboxes.keys().copied().collect();
+    world.restart_plane(D);
+    world.arrive(D, F, 2);
+    world.start_all();
+    assert!(world.nodes[&N].sandboxes.keys().all(|s| !before.contains(s)), "they were killed");
+    world.finish(D, 2);
+    assert_eq!(world.served, 2);
+}
+
+#[test]
+fn a_new_leader_adopts_what_runs_and_waits_for_the_leases() {
+    let scaling = Scaling::default();
+    let mut world = World::small(10, 1, scaling.clone());
+    world.add_plane(E);
+    world.arrive(D, F, 2);
+    world.start_all();
+    let before: Vec<_> = world.nodes[&N].sandboxes.keys().copied().collect();
+    world.restart_engine(&[(F, 1, spec("f", 1, scaling))]);
+    world.connect_node(N);
+    world.connect_plane(E);
+    world.arrive(E, F, 1);
+    world.settle();
+    assert!(world.planes[&E].held.is_empty(), "the other data plane may hold these slots");
+    world.connect_plane(D);
+    world.start_all();
+    world.finish(D, 2);
+    world.pass(secs(20));
+    assert_eq!(world.served, 2);
+    assert_eq!(
+        world.nodes[&N].sandboxes.keys().filter(|s| before.contains(s)).count(),
+        2,
+        "none was stopped"
+    );
+}
+
+#[test]
+fn unclaimed_slots_of_a_data_plane_that_never_returns_are_written_off() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 1);
+    world.start_all();
+    let before = *world.nodes[&N].sandboxes.keys().next().unwrap();
+    let functions = [(F, 1, spec("f", 1, Scaling::default()))];
+    world.restart_engine(&functions);
+    *world.planes.get_mut(&D).unwrap() = FakePlane::default();
+    world.connect_node(N);
+    world.add_plane(E);
+    world.arrive(E, F, 1);
+    world.pass(secs(10));
+    assert!(!world.nodes[&N].sandboxes.contains_key(&before));
+    world.finish(E, 1);
+    assert_eq!(world.served, 1);
+}
+
+#[test]
+fn owners_are_told_once_there_is_a_choice() {
+    let mut world = World::small(10, 1, Scaling::default());
+    assert!(world.planes[&D].owners.is_empty());
+    world.add_plane(E);
+    world.settle();
+    let foreign = |world: &World, id| world.planes[&id].owners.contains_key(&F);
+    assert!(foreign(&world, D) != foreign(&world, E), "exactly one owns it");
+    let owner = if foreign(&world, D) { E } else { D };
+    world.planes.get_mut(&owner).unwrap().connected = false;
+    world.step(Event::DataPlaneLost(owner));
+    world.settle();
+    let other = if owner == D { E } else { D };
+    assert!(!foreign(&world, other), "the one that is left owns everything");
+}
+
+#[test]
+fn preparing_is_answered_with_or_without_a_node() {
+    let mut world = World::new();
+    world.set_function(F, 1, spec("f", 1, Scaling::default()));
+    let revision = RevisionId { function: F, number: 1 };
+    world.step(Event::PrepareRequested(revision));
+    assert!(world.prepared.pop().unwrap().1.is_err());
+    world.add_node(N, 1);
+    world.step(Event::PrepareRequested(revision));
+    world.settle();
+    assert_eq!(world.prepared, vec![(revision, Ok(()))]);
+}
+
+#[test]
+fn initial_and_minimum_scale_come_without_a_call() {
+    let mut world = World::small(10, 1, Scaling { initial: 3, ..Scaling::default() });
+    world.start_all();
+    assert_eq!(world.ready(F), 3);
+    world.pass(secs(200));
+    assert_eq!(world.ready(F), 0);
+    let mut world = World::small(10, 1, Scaling { min: 2, ..Scaling::default() });
+    world.pass(secs(200));
+    assert_eq!(world.ready(F), 2);
+}
+
+#[test]
+fn kpa_target_utilization_holds_spare_room() {
+    let kpa = Kpa { target_utilization: 0.5, ..Kpa::default() };
+    let mut world = World::small(100, 10, Scaling { policy: ScalingPolicy::Kpa(kpa), ..Scaling::default() });
+    world.arrive(D, F, 20);
+    world.pass(secs(90));
+    assert_eq!(world.ready(F), 4, "20 requests at 5 of 10 per sandbox");
+}
