@@ -5,11 +5,11 @@
 //! out, and so does the simulator.
 //!
 //! Where to look:
-//! - how many sandboxes a function gets, and why: [`scale`](crate::scale);
-//! - which node a sandbox goes to, and who makes room: [`capacity`](crate::capacity);
-//! - which data plane may use which slot: [`lease`](crate::lease);
-//! - what a sandbox goes through: [`lifecycle`](crate::lifecycle);
-//! - what a new or returning node or data plane is told: [`resync`](crate::resync).
+//! - how many sandboxes a function gets, and why: [`scale`];
+//! - which node a sandbox goes to, and who makes room: [`capacity`];
+//! - which data plane may use which slot: [`lease`];
+//! - what a sandbox goes through: [`lifecycle`];
+//! - what a new or returning node or data plane is told: [`resync`].
 //!
 //! Its state is soft but for what the shell keeps in the store: functions and the ids of nodes and data planes.
 //! Sandboxes are rebuilt from what nodes state, leases and demand from what data planes state.
