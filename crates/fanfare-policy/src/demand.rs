@@ -130,7 +130,7 @@ pub fn demand_order(input: &DemandInput) -> DemandOrder {
     } else {
         (for_each, None, DemandReason::SlotForEach { requests, sandboxes: for_each })
     };
-    let least = if there == 0 { input.min.max(input.activation).max(1) } else { input.min };
+    let least = if there == 0 { input.min.max(input.activation) } else { input.min };
     if wanted < least {
         (wanted, recheck_after, reason) = (least, None, DemandReason::AtLeast { sandboxes: least });
     }

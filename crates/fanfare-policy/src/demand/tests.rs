@@ -78,6 +78,8 @@ fn an_order_that_relies_on_short_executions_says_when_to_look_again() {
         "{}",
         order.reason
     );
+    let with_minimum = demand_order(&DemandInput { min: 1, ..input });
+    assert_eq!(with_minimum, order, "a minimum that is there already decides nothing");
     let again = demand_order(&DemandInput { execution: None, ..input });
     assert_eq!((again.create, again.recheck_after), (50, None), "one execution is stuck: {}", again.reason);
 }

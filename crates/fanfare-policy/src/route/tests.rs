@@ -31,6 +31,17 @@ fn check_moves(before: &Owners, after: &Owners, moves: &[Move]) {
     assert_eq!(moves, changed);
 }
 
+/// A join moves a function only because the new data plane comes first for it, or because the lower bound pushes it
+/// out; of the latter there are no more than the bound asks for.
+fn check_join(before: &Owners, after: &Owners, joined: DataPlaneId, moves: &[Move]) {
+    let pushed_out = moves.iter().filter(|m| {
+        let first = m.from.is_none_or(|from| after.comes_first(m.function, joined, from));
+        m.to != Some(joined) || !first
+    });
+    let excess: usize = before.data_planes().map(|(_, owned)| owned.saturating_sub(after.bound())).sum();
+    assert!(before.data_planes().len() == 0 || pushed_out.count() <= excess, "{moves:?}");
+}
+
 #[test]
 fn none_one_and_many() {
     let mut owners = Owners::new();
@@ -82,6 +93,7 @@ fn a_join_and_a_leave_move_few() {
     let moves = joined.add_data_plane(DataPlaneId(data_planes));
     check(&joined);
     check_moves(&before, &joined, &moves);
+    check_join(&before, &joined, DataPlaneId(data_planes), &moves);
     let fair = n as usize / (data_planes as usize + 1);
     assert!(
         moves.len() >= fair / 2 && moves.len() <= fair * 2,
@@ -145,7 +157,11 @@ proptest! {
                     continue;
                 }
                 Step::Forget(function) => owners.remove_function(FunctionId(function)),
-                Step::Join(plane) => owners.add_data_plane(DataPlaneId(plane)),
+                Step::Join(plane) => {
+                    let moves = owners.add_data_plane(DataPlaneId(plane));
+                    check_join(&before, &owners, DataPlaneId(plane), &moves);
+                    moves
+                }
                 Step::Leave(plane) => {
                     let moves = owners.remove_data_plane(DataPlaneId(plane));
                     prop_assert!(moves.iter().all(|m| m.from == Some(DataPlaneId(plane))));

@@ -17,6 +17,7 @@ const REPLICAS: &[ReplicaCase] = &[
     ("MissingMetricsUnreadyNoChange", 50, 3, 2, &[450], 3),
     ("MissingMetricsUnreadyScaleUp", 50, 3, 2, &[2000], 4),
     ("MissingMetricsUnreadyScaleDown", 50, 4, 3, &[100, 100], 3),
+    ("more ready than current, one of them not measured", 100, 2, 4, &[700, 700, 700], 2),
     ("the difference is within the tolerance", 100, 10, 10, &[1099; 10], 10),
     ("the difference is just over the tolerance", 100, 10, 10, &[1110; 10], 12),
 ];

@@ -136,6 +136,15 @@ fn knative_time_window_max() {
 }
 
 #[test]
+fn a_steady_value_is_kept_once() {
+    let mut m = MaxWindow::default();
+    for index in 0..100 {
+        assert_eq!(m.record(index, 50, 7), 7);
+    }
+    assert_eq!(m.maxima.len(), 1);
+}
+
+#[test]
 fn maxima_are_bounded_and_err_towards_holding() {
     let mut m = MaxWindow::default();
     let top = u32::try_from(MAXIMA_MAX).unwrap() + 500;
