@@ -21,37 +21,37 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
     /// Reserved memory of a sandbox, e.g. 16MiB.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub(crate) memory_request: Option<String>,
     /// Most CPUs of a sandbox, e.g. 0.5; 0 for no limit.
     #[arg(long, value_name = "CPUS")]
     pub(crate) cpu: Option<String>,
     /// Reserved CPUs of a sandbox, e.g. 0.01.
-    #[arg(long, value_name = "CPUS")]
+    #[arg(long, value_name = "CPUS", hide_short_help = true)]
     pub(crate) cpu_request: Option<String>,
     /// Most processes and threads of a sandbox.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) pids: Option<u32>,
     /// Size of a sandbox's private /tmp, e.g. 64MiB.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub(crate) tmp: Option<String>,
     /// Requests that one sandbox serves at once.
     #[arg(long, value_name = "N")]
     pub(crate) concurrency: Option<u32>,
     /// Handler processes in one sandbox.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) handler_processes: Option<u32>,
     /// Time from accepted to answered, e.g. 30s.
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<String>,
     /// Time a sandbox has to become ready, e.g. 30s.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", hide_short_help = true)]
     pub(crate) start_timeout: Option<String>,
     /// Requests that may wait.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) queue_limit: Option<u32>,
     /// Choice among free slots: knative, least_loaded, round_robin, random, ch_rlu, hermod.
-    #[arg(long, value_name = "NAME", value_parser = word::<BalanceName>)]
+    #[arg(long, value_name = "NAME", value_parser = word::<BalanceName>, hide_short_help = true)]
     pub(crate) balance: Option<BalanceName>,
     /// Never fewer sandboxes.
     #[arg(long, value_name = "N")]
@@ -63,22 +63,22 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["policy", "profile", "target", "metric"])]
     pub(crate) scale: Option<u32>,
     /// Sandboxes started at registration.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) initial: Option<u32>,
     /// What decides the scale.
-    #[arg(long, value_enum, value_name = "NAME")]
+    #[arg(long, value_enum, value_name = "NAME", hide_short_help = true)]
     pub(crate) policy: Option<PolicyArg>,
     /// Whose defaults hold: fanfare or knative.
-    #[arg(long, value_name = "NAME", value_parser = word::<ProfileName>)]
+    #[arg(long, value_name = "NAME", value_parser = word::<ProfileName>, hide_short_help = true)]
     pub(crate) profile: Option<ProfileName>,
     /// What is measured: concurrency or rps.
-    #[arg(long, value_name = "NAME", value_parser = word::<MetricName>)]
+    #[arg(long, value_name = "NAME", value_parser = word::<MetricName>, hide_short_help = true)]
     pub(crate) metric: Option<MetricName>,
     /// What one sandbox should carry.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", hide_short_help = true)]
     pub(crate) target: Option<f64>,
     /// A lower count takes effect after so long, e.g. 30s.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", hide_short_help = true)]
     pub(crate) scale_down_delay: Option<String>,
 }
 

@@ -66,7 +66,8 @@ pub(crate) async fn copy(context: &Context, args: &LogsArgs) -> Result<Exit, Fai
             }
             tokio::time::sleep(RETRY_PAUSE * (1 << failures)).await;
             failures += 1;
-            match context.client.logs(&args.name, CATCH_UP_LINES, true).await {
+            let tail = if shown.0.is_empty() { args.tail } else { CATCH_UP_LINES };
+            match context.client.logs(&args.name, tail, true).await {
                 Ok(lines) => break lines,
                 Err(failure) if failure.is_not_found() => return Err(failure),
                 Err(_) => {}

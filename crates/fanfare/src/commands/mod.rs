@@ -1,6 +1,7 @@
 //! One file per verb.
 
 mod completions;
+mod control_plane;
 mod delete;
 mod deploy;
 mod describe;
@@ -8,6 +9,7 @@ mod dev;
 mod invoke;
 mod list;
 mod logs;
+mod sample_server;
 mod status;
 mod update;
 
@@ -41,28 +43,55 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn dispatch(args: Args, printer: Printer) -> Result<Exit, Failure> {
-    if let Command::Completions(args) = args.command {
-        return completions::run(&args, printer);
+    match args.command {
+        Command::Completions(args) => completions::run(&args, printer),
+        Command::ControlPlane(args) => role(|| control_plane::run(&args, printer)),
+        Command::SampleServer => block_on(&mut Builder::new_current_thread(), sample_server::run()),
+        command => {
+            let context = Context { client: Client::new(&args.global.api, printer)?, printer };
+            block_on(&mut Builder::new_current_thread(), client(command, context))
+        }
     }
-    let context = Context { client: Client::new(&args.global.api, printer)?, printer };
-    let runtime = Builder::new_current_thread()
+}
+
+/// Runs a client verb.
+async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
+    match command {
+        Command::Deploy(args) => deploy::run(&context, &args).await,
+        Command::Dev(args) => dev::run(&context, &args).await,
+        Command::Invoke(args) => invoke::run(&context, &args).await,
+        Command::List(args) => list::run(&context, &args).await,
+        Command::Describe(args) => describe::run(&context, &args).await,
+        Command::Update(args) => update::run(&context, &args).await,
+        Command::Delete(args) => delete::run(&context, &args).await,
+        Command::Logs(args) => logs::run(&context, &args).await,
+        Command::Status(args) => status::run(&context, &args).await,
+        // Handled before there is a client.
+        Command::Up(_)
+        | Command::Demo(_)
+        | Command::Doctor(_)
+        | Command::ControlPlane(_)
+        | Command::DataPlane(_)
+        | Command::Node(_)
+        | Command::SampleServer
+        | Command::Completions(_) => Err(Failure::platform("this verb is not a client's")),
+    }
+}
+
+/// Runs a verb that serves, with all CPUs.
+fn role<F: Future<Output = Result<Exit, Failure>>>(run: impl FnOnce() -> F) -> Result<Exit, Failure> {
+    block_on(&mut Builder::new_multi_thread(), run())
+}
+
+fn block_on(
+    builder: &mut Builder,
+    run: impl Future<Output = Result<Exit, Failure>>,
+) -> Result<Exit, Failure> {
+    let runtime = builder
         .enable_all()
         .build()
         .map_err(|e| Failure::platform(format!("cannot start the event loop: {e}")))?;
-    let exit = runtime.block_on(async {
-        match args.command {
-            Command::Deploy(args) => deploy::run(&context, &args).await,
-            Command::Dev(args) => dev::run(&context, &args).await,
-            Command::Invoke(args) => invoke::run(&context, &args).await,
-            Command::List(args) => list::run(&context, &args).await,
-            Command::Describe(args) => describe::run(&context, &args).await,
-            Command::Update(args) => update::run(&context, &args).await,
-            Command::Delete(args) => delete::run(&context, &args).await,
-            Command::Logs(args) => logs::run(&context, &args).await,
-            Command::Status(args) => status::run(&context, &args).await,
-            Command::Completions(args) => completions::run(&args, printer),
-        }
-    });
+    let exit = runtime.block_on(run);
     // A read of standard input may still be blocked in a thread; it must not keep the process.
     runtime.shutdown_background();
     exit

@@ -1,0 +1,6 @@
+import time
+
+
+def handler(event, context):
+    time.sleep(event.get("sleep_s", 0))
+    return {"hello": event.get("name", "world")}
