@@ -54,6 +54,8 @@ pub(crate) struct DataPlane {
     pub(crate) name: Arc<str>,
     pub(crate) address: Arc<str>,
     pub(crate) incarnation: u64,
+    /// It shuts down: no more grants.
+    pub(crate) draining: bool,
 }
 
 /// What data planes state of a sandbox before its node does.
@@ -69,6 +71,8 @@ pub(crate) struct Claim {
 pub(crate) enum Timer {
     /// Sample the function's load and, each tick, decide its scale.
     Scale(FunctionId),
+    /// Requests still wait though few sandboxes were ordered, because executions were thought to be short.
+    Recheck(FunctionId),
     /// Try again after failed starts.
     Retry(FunctionId),
     /// Requests have waited with no node that could run them.
@@ -181,6 +185,7 @@ impl Engine {
                 self.released(now, data_plane, sandbox, slots, retired, out);
             }
             FromDataPlane::Condemned { sandbox, .. } => self.condemned(now, sandbox, out),
+            FromDataPlane::Draining => self.data_plane_draining(data_plane, out),
             FromDataPlane::Heartbeat => {}
         }
     }
@@ -194,6 +199,7 @@ impl Engine {
             self.timers.remove(&(at, timer));
             match timer {
                 Timer::Scale(function) => self.scale_timer(now, function, out),
+                Timer::Recheck(function) => self.recheck_timer(now, function, out),
                 Timer::Retry(function) => self.retry_timer(now, function, out),
                 Timer::NoNode(function) => self.no_node_timer(now, function, out),
                 Timer::Overdue(sandbox) => self.overdue(now, sandbox, out),

@@ -76,6 +76,7 @@ impl Function {
                 desired: 0,
                 decide_at: Timestamp::ZERO,
                 timer_at: None,
+                recheck_at: None,
                 failures: 0,
                 retry_at: Timestamp::ZERO,
                 crashes: 0,
@@ -126,6 +127,8 @@ pub(crate) struct Active {
     pub(crate) desired: u32,
     pub(crate) decide_at: Timestamp,
     pub(crate) timer_at: Option<Timestamp>,
+    /// When a queue for which few sandboxes were ordered is looked at again.
+    pub(crate) recheck_at: Option<Timestamp>,
     /// Failed starts in a row.
     pub(crate) failures: u32,
     /// No creation before this, after failed starts.

@@ -30,13 +30,15 @@ impl Engine {
     /// The connected data plane with the greatest need, or the owner with no need.
     fn neediest(&self, id: FunctionId) -> Option<(DataPlaneId, u32)> {
         let active = self.functions.get(&id)?.active.as_ref()?;
-        let connected = active.planes.iter().filter(|p| self.data_planes.contains_key(&p.data_plane));
+        let taking = |id: &DataPlaneId| self.data_planes.get(id).is_some_and(|d| !d.draining);
+        let connected = active.planes.iter().filter(|p| taking(&p.data_plane));
         let neediest = connected.map(|p| (p.need(), p.data_plane)).filter(|(need, _)| *need > 0).max();
         match neediest {
             Some((need, data_plane)) => Some((data_plane, need)),
             None => {
-                let owner = self.owner_of(id).filter(|owner| self.data_planes.contains_key(owner));
-                owner.or_else(|| self.data_planes.keys().next().copied()).map(|data_plane| (data_plane, 0))
+                let owner = self.owner_of(id).filter(&taking);
+                let any = || self.data_planes.keys().find(|id| taking(id)).copied();
+                owner.or_else(any).map(|data_plane| (data_plane, 0))
             }
         }
     }

@@ -32,6 +32,14 @@ impl Engine {
         self.tell_moves(&moves, Some(id), out);
     }
 
+    /// A data plane shuts down: it gives its slots back and is granted no more; others own its functions.
+    pub(crate) fn data_plane_draining(&mut self, id: DataPlaneId, out: &mut Vec<Command>) {
+        let Some(data_plane) = self.data_planes.get_mut(&id).filter(|d| !d.draining) else { return };
+        data_plane.draining = true;
+        self.data_plane_left(id, out);
+        self.tell_peers(out);
+    }
+
     pub(crate) fn data_plane_left(&mut self, id: DataPlaneId, out: &mut Vec<Command>) {
         let moves = self.owners.remove_data_plane(id);
         self.tell_moves(&moves, None, out);

@@ -151,6 +151,8 @@ impl Engine {
             let active = function.active_mut();
             active.hold_until = now + hold;
             active.desired = active.desired.max(active.counts.ready);
+            let found = active.counts.ready;
+            active.autoscaler.adopt(now, found);
         }
         self.wake(now, record.revision.function);
         if current {
@@ -189,7 +191,8 @@ impl Engine {
             self.data_plane_lost(now, id, out);
         }
         let DataPlaneHello { name, address, incarnation, leases, condemned, .. } = hello;
-        let newcomer = self.data_planes.insert(id, DataPlane { name, address, incarnation }).is_none();
+        let newcomer =
+            self.data_planes.insert(id, DataPlane { name, address, incarnation, draining: false }).is_none();
         self.tell_data_plane(id, ToDataPlane::Welcome { you: id, epoch: self.config.epoch }, out);
         let routes: Vec<_> = self
             .functions
@@ -383,8 +386,13 @@ impl Engine {
         self.end_quarantine(now, out);
     }
 
-    fn tell_peers(&self, out: &mut Vec<Command>) {
-        let peers: Vec<_> = self.data_planes.iter().map(|(id, d)| (*id, d.address.clone())).collect();
+    pub(crate) fn tell_peers(&self, out: &mut Vec<Command>) {
+        let peers: Vec<_> = self
+            .data_planes
+            .iter()
+            .filter(|(_, d)| !d.draining)
+            .map(|(id, d)| (*id, d.address.clone()))
+            .collect();
         self.tell_all_data_planes(&ToDataPlane::Peers(peers), out);
     }
 

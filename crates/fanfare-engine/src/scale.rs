@@ -53,8 +53,15 @@ impl Engine {
         for id in self.awake.difference(&mentioned) {
             let Some(active) = self.functions.get_mut(id).and_then(|f| f.active.as_mut()) else { continue };
             if let Some(plane) = active.planes.iter_mut().find(|p| p.data_plane == data_plane) {
-                let execution_s = plane.load.execution_s;
-                plane.load = FunctionLoad { function: *id, execution_s, ..FunctionLoad::default() };
+                // Whatever it holds of a function that it does not mention is idle.
+                let held = active.sandboxes.iter().filter_map(|s| self.sandboxes.get(s));
+                let idle = held.filter(|s| s.phase == Phase::Ready && s.leased_to(data_plane) > 0).count();
+                plane.load = FunctionLoad {
+                    function: *id,
+                    execution_s: plane.load.execution_s,
+                    idle_sandboxes: u32::try_from(idle).unwrap_or(u32::MAX),
+                    ..FunctionLoad::default()
+                };
                 plane.granted_since = 0;
             }
         }
@@ -104,6 +111,16 @@ impl Engine {
         }
     }
 
+    /// The queue should have drained by now; if it has not, an execution may be stuck: its length counts as unknown.
+    pub(crate) fn recheck_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) else { return };
+        active.recheck_at = None;
+        if active.totals().queued > 0 {
+            active.planes.iter_mut().for_each(|plane| plane.load.execution_s = None);
+            self.pursue(now, id, Duration::ZERO, out);
+        }
+    }
+
     /// Orders what demand and the autoscaler want and do not have; moves slots to where requests wait.
     pub(crate) fn pursue(
         &mut self,
@@ -132,8 +149,14 @@ impl Engine {
             execution: totals.execution,
             cold_start: active.cold_start,
         });
+        let recheck_at = order.recheck_after.map(|after| now + after).filter(|_| active.recheck_at.is_none());
+        active.recheck_at = active.recheck_at.or(recheck_at);
         let unprompted = if now < active.replace_at { 0 } else { active.desired.saturating_sub(have) };
         let missing = order.create.max(unprompted);
+        if let Some(at) = recheck_at {
+            self.arm(at, Timer::Recheck(id));
+        }
+        let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
         let (retry_at, serving) = (active.retry_at, have + active.old_ready);
         if totals.queued == 0 {
             self.call_back_surplus(id, out);

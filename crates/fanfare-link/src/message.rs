@@ -141,6 +141,7 @@ impl Message for FromDataPlane {
             FromDataPlane::Demand(_)
             | FromDataPlane::Released { .. }
             | FromDataPlane::Condemned { .. }
+            | FromDataPlane::Draining
             | FromDataPlane::Heartbeat => FIXED,
         }
     }

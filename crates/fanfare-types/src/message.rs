@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use crate::{
-    DataPlaneId, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason, Resources,
-    RevisionId, RevisionSpec, SandboxId, Stages, StartFailure,
+    DataPlaneId, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason, Resources, RevisionId,
+    RevisionSpec, SandboxId, Stages, StartFailure,
 };
 
 /// Control plane to data plane.
@@ -134,6 +134,8 @@ pub enum FromDataPlane {
         /// Why.
         why: Condemned,
     },
+    /// I am shutting down: grant me nothing more, and let others own my functions. Said again on every new stream.
+    Draining,
     /// I live.
     Heartbeat,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fanfare_types::{ExitCause, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
+use fanfare_types::{ExitCause, FromDataPlane, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
 
 use super::world::{D, E, F, FakePlane, G, N, World, spec};
 use crate::Event;
@@ -91,6 +91,23 @@ fn a_drained_queue_calls_back_what_has_not_begun() {
     assert_eq!(world.served, 50);
     let status = world.engine.function_status(F).unwrap();
     assert_eq!((status.ready, status.starting), (1, 0), "{:?}", status.decisions);
+}
+
+#[test]
+fn short_executions_order_few_and_a_stuck_one_orders_the_rest() {
+    let mut world = World::small(1000, 1, Scaling::default());
+    world.arrive(D, F, 1);
+    world.start_all();
+    world.finish(D, 1);
+    world.execution_s = Some(0.000_1);
+    world.cold_starts_take(Duration::from_millis(50));
+    world.arrive(D, F, 100);
+    world.settle();
+    let few = world.created;
+    assert!(few < 20, "{few} sandboxes for 100 requests of 0.1 ms");
+    world.jump(secs(5));
+    world.settle();
+    assert!(world.created >= 99, "{} once the queue did not drain", world.created);
 }
 
 #[test]
@@ -314,6 +331,24 @@ fn slots_move_to_the_data_plane_whose_requests_wait() {
     world.start_all();
     let at_d: u32 = world.planes[&D].held.values().map(|h| h.slots).sum();
     assert_eq!(at_d, 1, "a busy data plane gives up its share as slots become free");
+}
+
+#[test]
+fn a_data_plane_that_shuts_down_is_granted_nothing_more() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.say(D, FromDataPlane::Draining);
+    world.settle();
+    world.finish(D, 2);
+    world.release_all(D);
+    world.settle();
+    assert!(world.planes[&D].held.is_empty());
+    world.add_plane(E);
+    world.arrive(E, F, 2);
+    world.start_all();
+    world.finish(E, 2);
+    assert_eq!((world.served, world.created), (4, 2), "the other data plane uses the same sandboxes");
 }
 
 #[test]

@@ -72,6 +72,8 @@ pub(super) struct World {
     pub(super) prepared: Vec<(RevisionId, Result<(), StartFailure>)>,
     pub(super) drained: BTreeSet<FunctionId>,
     pub(super) created: u64,
+    /// What data planes say of execution times.
+    pub(super) execution_s: Option<f64>,
     next_report: Timestamp,
     epoch: u64,
 }
@@ -109,6 +111,7 @@ impl World {
             prepared: vec![],
             drained: BTreeSet::new(),
             created: 0,
+            execution_s: None,
             next_report: Timestamp::from_secs(101),
             epoch: 1,
         }
@@ -246,6 +249,18 @@ impl World {
         }
     }
 
+    pub(super) fn say(&mut self, id: DataPlaneId, message: FromDataPlane) {
+        self.planes.get_mut(&id).unwrap().from.push_back(message);
+    }
+
+    /// Gives every free slot back, as a data plane does that shuts down.
+    pub(super) fn release_all(&mut self, id: DataPlaneId) {
+        for held in self.planes.get_mut(&id).unwrap().held.values_mut() {
+            held.revoke = u32::MAX;
+        }
+        self.give_back(id);
+    }
+
     /// Ends up to `count` running requests of a data plane.
     pub(super) fn finish(&mut self, id: DataPlaneId, count: u32) {
         let mut left = count;
@@ -333,6 +348,7 @@ impl World {
             queued,
             idle_sandboxes: u32::try_from(idle).unwrap(),
             concurrency_avg: f64::from(in_flight + queued),
+            execution_s: self.execution_s,
             ..FunctionLoad::default()
         }
     }
@@ -352,7 +368,7 @@ impl World {
             let loads: Vec<FunctionLoad> = functions
                 .into_iter()
                 .map(|f| FunctionLoad { interval_s: 1.0, ..self.load(id, f) })
-                .filter(|l| l.in_flight + l.queued + l.idle_sandboxes > 0)
+                .filter(|l| l.in_flight + l.queued > 0)
                 .collect();
             let plane = self.planes.get_mut(&id).unwrap();
             if plane.connected {
@@ -582,6 +598,11 @@ impl World {
             self.say_reports();
         }
         self.step(Event::Tick);
+    }
+
+    /// Lets the function see one cold start of this length.
+    pub(super) fn cold_starts_take(&mut self, duration: Duration) {
+        self.engine.functions.get_mut(&F).unwrap().active_mut().cold_start = Some(duration);
     }
 
     pub(super) fn ready(&self, function: FunctionId) -> u32 {

@@ -47,6 +47,7 @@ impl Wire for FromDataPlane {
                     Run::Condemned(packer.take())
                 }
                 FromDataPlane::Hello(hello) => Run::Hello(hello_to_wire(&hello)),
+                FromDataPlane::Draining => Run::Draining(proto::Unit {}),
                 FromDataPlane::Heartbeat => Run::Heartbeat(proto::Unit {}),
             };
             debug_assert!(packer.is_empty(), "a run is taken before the next begins");
@@ -77,6 +78,7 @@ impl Wire for FromDataPlane {
                     Ok(FromDataPlane::Condemned { sandbox, why: condemned_from(record.u8()?)? })
                 })?,
                 Run::Hello(hello) => messages.push(FromDataPlane::Hello(hello_from_wire(hello)?))?,
+                Run::Draining(proto::Unit {}) => messages.push(FromDataPlane::Draining)?,
                 Run::Heartbeat(proto::Unit {}) => messages.push(FromDataPlane::Heartbeat)?,
             }
         }

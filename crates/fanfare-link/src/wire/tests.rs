@@ -282,6 +282,7 @@ fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
         (sandbox(), any::<u32>(), any::<bool>())
             .prop_map(|(sandbox, slots, retired)| FromDataPlane::Released { sandbox, slots, retired }),
         (sandbox(), why).prop_map(|(sandbox, why)| FromDataPlane::Condemned { sandbox, why }),
+        Just(FromDataPlane::Draining),
         Just(FromDataPlane::Heartbeat),
     ]
 }
