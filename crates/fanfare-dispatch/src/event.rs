@@ -93,7 +93,8 @@ pub enum Event {
         until_update: bool,
     },
     /// A new stream to the control plane begins; orders given on the old one are void. Taken after
-    /// [`crate::FunctionQueue::leases`] was put into the hello of that stream, and before anything else.
+    /// [`crate::FunctionQueue::leases`] and [`crate::FunctionQueue::condemned`] were put into the hello of that
+    /// stream, and before anything else.
     Resync,
     /// The data plane shuts down: slots that no request waits for are given back as they become free.
     Drain,

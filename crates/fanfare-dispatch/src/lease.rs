@@ -61,7 +61,7 @@ impl FunctionQueue {
         // Each round takes a free slot, ends a choice, or is the last.
         while let Some(record) = self.slots.at(index) {
             let free = record.free();
-            if free == 0 || matches!(record.state, State::Condemned(_)) {
+            if free == 0 || record.state == State::Condemned {
                 return;
             }
             let whole = record.in_flight == 0;
@@ -218,15 +218,9 @@ impl FunctionQueue {
             if self.slots.at(index).is_some() {
                 self.slots.change(index, |r| r.revoking = 0);
             }
-            match self.slots.state(index) {
-                State::Condemned(why) => {
-                    out.push(Command::Condemn { sandbox: self.slots.handle(index), why });
-                }
-                State::Chosen => {
-                    self.spare(index);
-                    self.settle(index, Why::HandedOver, out);
-                }
-                State::Serving | State::Stale | State::Vacant => {}
+            if self.slots.state(index) == State::Chosen {
+                self.spare(index);
+                self.settle(index, Why::HandedOver, out);
             }
         }
         self.demand |= !self.waiters.is_empty();

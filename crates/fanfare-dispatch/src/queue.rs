@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fanfare_types::{Condemned, FunctionId, FunctionLoad, FunctionRoute, HeldLease, Reason, Timestamp};
+use fanfare_types::{
+    Condemned, FunctionId, FunctionLoad, FunctionRoute, HeldLease, Reason, SandboxId, Timestamp,
+};
 
 use crate::load::LoadMeter;
 use crate::slots::{Slots, State};
@@ -135,9 +137,14 @@ impl FunctionQueue {
         self.slots.leases()
     }
 
+    /// Sandboxes condemned here that are not known to be gone, for the same hello.
+    pub fn condemned(&self) -> impl Iterator<Item = SandboxId> + '_ {
+        self.slots.condemned()
+    }
+
     /// The place of a sandbox that slots are held of.
     #[must_use]
-    pub fn handle(&self, sandbox: fanfare_types::SandboxId) -> Option<Handle> {
+    pub fn handle(&self, sandbox: SandboxId) -> Option<Handle> {
         self.slots.find(sandbox).map(|index| self.slots.handle(index))
     }
 
@@ -255,10 +262,10 @@ impl FunctionQueue {
     }
 
     fn condemn(&mut self, index: u32, why: Condemned, out: &mut Vec<Command>) {
-        if matches!(self.slots.get(index).state, State::Condemned(_)) {
+        if self.slots.get(index).state == State::Condemned {
             return;
         }
-        self.slots.change(index, |r| r.state = State::Condemned(why));
+        self.slots.change(index, |r| r.state = State::Condemned);
         out.push(Command::Condemn { sandbox: self.slots.handle(index), why });
         self.settle_revision();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fanfare_types::{Balance, Condemned, HeldLease, SandboxId, Timestamp};
+use fanfare_types::{Balance, HeldLease, SandboxId, Timestamp};
 
 use crate::Handle;
 use crate::balanced::Balanced;
@@ -21,7 +21,7 @@ pub(crate) enum State {
     /// It runs what is no longer wanted: as `Chosen`, and never reversed.
     Stale,
     /// User code may run on in it: never used again, kept until it is gone.
-    Condemned(Condemned),
+    Condemned,
 }
 
 /// One sandbox.
@@ -55,7 +55,7 @@ impl Record {
     }
 
     fn idle(&self) -> bool {
-        self.in_flight == 0 && !matches!(self.state, State::Vacant | State::Condemned(_))
+        self.in_flight == 0 && !matches!(self.state, State::Vacant | State::Condemned)
     }
 }
 
@@ -147,8 +147,18 @@ impl Slots {
         self.by_id.values().copied().collect()
     }
 
+    /// What is held and may be used again.
     pub(crate) fn leases(&self) -> impl Iterator<Item = HeldLease> + '_ {
-        self.by_id.iter().map(|(id, index)| HeldLease { sandbox: *id, slots: self.get(*index).held })
+        let usable = self.by_id.iter().filter(|(_, index)| !self.is_condemned(**index));
+        usable.map(|(id, index)| HeldLease { sandbox: *id, slots: self.get(*index).held })
+    }
+
+    pub(crate) fn condemned(&self) -> impl Iterator<Item = SandboxId> + '_ {
+        self.by_id.iter().filter(|(_, index)| self.is_condemned(**index)).map(|(id, _)| *id)
+    }
+
+    fn is_condemned(&self, index: u32) -> bool {
+        matches!(self.get(index).state, State::Condemned)
     }
 
     /// Adds a sandbox without slots.

@@ -100,7 +100,7 @@ fn a_request_that_never_reached_user_code_takes_its_old_place() {
 }
 
 #[test]
-fn a_condemned_sandbox_is_never_used_again_and_its_lease_stands_until_it_is_gone() {
+fn a_condemned_sandbox_is_never_used_again_and_is_stated_until_it_is_gone() {
     for (outcome, why) in [
         (Outcome::TimedOut, Condemned::Timeout),
         (Outcome::Abandoned, Condemned::Abandoned),
@@ -115,10 +115,11 @@ fn a_condemned_sandbox_is_never_used_again_and_its_lease_stands_until_it_is_gone
         assert_eq!(hand.arrive(), [Command::Demand], "its free slots are void");
         assert_eq!(hand.finish(1, outcome), [], "condemned once; no slot for the one that waits");
         assert_eq!(hand.grant(1, 2), [], "whatever is granted of it");
-        assert_eq!(hand.queue.leases().map(|l| l.slots).collect::<Vec<_>>(), [5]);
-        assert_eq!(hand.step(Event::Resync), [Command::Condemn { sandbox: handle, why }, Command::Demand]);
+        assert_eq!(hand.queue.leases().count(), 0, "nothing that could be used again");
+        assert_eq!(hand.queue.condemned().collect::<Vec<_>>(), [SandboxId(1)]);
+        assert_eq!(hand.step(Event::Resync), [Command::Demand]);
         assert_eq!(hand.step(Event::Gone { sandbox: SandboxId(1) }), [Command::Forget { sandbox: handle }]);
-        assert_eq!(hand.queue.leases().count(), 0);
+        assert_eq!(hand.queue.condemned().count(), 0);
     }
 }
 

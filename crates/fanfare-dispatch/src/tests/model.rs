@@ -204,9 +204,7 @@ impl Model {
                 self.step(Event::Route(route(self.revision, 1, QUEUE_LIMIT, self.balance)));
             }
             Op::Resync => {
-                let stated: BTreeMap<_, _> =
-                    self.queue.leases().map(|lease| (lease.sandbox, lease.slots)).collect();
-                assert_eq!(stated, self.held);
+                self.check();
                 self.step(Event::Resync);
             }
             Op::Report => self.report(),
@@ -312,7 +310,10 @@ impl Model {
         assert_eq!(queue.in_flight() as usize, self.running.len());
         assert_eq!(queue.queued() as usize, self.waiting.len());
         let stated: BTreeMap<_, _> = queue.leases().map(|lease| (lease.sandbox, lease.slots)).collect();
-        assert_eq!(stated, self.held);
+        let usable: BTreeMap<_, _> =
+            self.held.clone().into_iter().filter(|(sandbox, _)| !self.condemned.contains(sandbox)).collect();
+        assert_eq!(stated, usable);
+        assert!(queue.condemned().eq(self.condemned.iter().copied()));
         if !self.waiting.is_empty() {
             assert_eq!(queue.slots.free_slots(), 0, "somebody waits beside a free slot");
         }
@@ -325,11 +326,11 @@ impl Model {
         assert!(queue.serving == queue.revision || queue.slots.serving() > 0, "a gap without a bridge");
         let chosen = records.iter().filter(|r| r.state == State::Chosen).count();
         assert!(chosen <= queue.retiring as usize, "chosen without an order");
-        let idle = records.iter().filter(|r| r.in_flight == 0 && !matches!(r.state, State::Condemned(_)));
+        let idle = records.iter().filter(|r| r.in_flight == 0 && !matches!(r.state, State::Condemned));
         assert_eq!(queue.slots.idle() as usize, idle.count());
         for record in &records {
             assert_eq!(record.in_flight, self.in_flight(record.id));
-            assert_eq!(matches!(record.state, State::Condemned(_)), self.condemned.contains(&record.id));
+            assert_eq!(matches!(record.state, State::Condemned), self.condemned.contains(&record.id));
             assert!(record.revoking <= record.held);
         }
         queue.slots.check();
