@@ -16,7 +16,8 @@ pub enum LogStream {
 /// One line of a function's log, as its node keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Counts the function's lines on this node from 1; a gap means that lines were dropped or have rotated away.
+    /// Counts the function's lines on this node from 1; a gap means that lines have rotated away before they were
+    /// read.
     pub seq: u64,
     /// The node's wall clock when the line was taken, in milliseconds since 1970. For display: orders nothing.
     pub time_unix_ms: u64,
