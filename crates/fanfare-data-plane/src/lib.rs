@@ -1,1 +1,42 @@
 //! The data plane's shell: sockets and timers around the dispatcher.
+//!
+//! A [`DataPlane`] is a few threads, each with its own listener and event loop, and one more for the stream to the
+//! control plane. A request is served on the thread that accepted it. Each function's state machine
+//! (`fanfare-dispatch`) is behind a short lock that no thread holds while it waits; what the machine orders (a slot
+//! for a request, an answer, a message to the control plane) is done by this crate.
+//!
+//! Clients name a function by host (`Host: NAME` or `NAME.anything`) or by path (`/function/NAME/…`); path, query
+//! and body reach it byte for byte. Every answer has `X-Request-Id` and `Server-Timing`; every refusal has
+//! `X-Fanfare-Reason` and a problem document that says why and what to do.
+
+mod body;
+mod clock;
+mod control;
+mod core;
+mod data_plane;
+mod deadlines;
+mod directory;
+mod endpoint;
+mod find;
+mod function;
+mod headers;
+mod invoke;
+mod lease;
+mod listener;
+mod names;
+mod options;
+mod outlet;
+mod peers;
+mod problem;
+mod request;
+mod request_id;
+mod shared;
+mod stats;
+mod stream;
+mod timing;
+mod upstream;
+mod wait;
+
+pub use data_plane::{DataPlane, Handle, StartError};
+pub use options::Options;
+pub use stats::{FunctionStats, Stats};

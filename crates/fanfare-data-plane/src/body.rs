@@ -1,0 +1,181 @@
+//! The body of an answer.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use fanfare_dispatch::Outcome;
+use fanfare_http1::{ErrorKind, ResponseBody};
+use fanfare_types::Timestamp;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::core::Core;
+use crate::deadlines::Watched;
+use crate::lease::Lease;
+use crate::stream::Stream;
+use crate::upstream::Connection;
+
+/// What becomes of a connection whose response is complete.
+pub(crate) type Recycle = Box<dyn FnOnce(Connection)>;
+
+/// The rest of a response from a sandbox or another data plane.
+pub(crate) type Upstream = ResponseBody<Stream, Incoming, Recycle>;
+
+/// The body of an answer: the platform's own words, or a function's as they come.
+pub(crate) enum Body {
+    Full(Option<Bytes>),
+    Trailers(Option<HeaderMap>),
+    Streaming(Box<Streaming>),
+}
+
+/// A response that is passed on frame by frame until its end or the request's deadline.
+pub(crate) struct Streaming {
+    upstream: Upstream,
+    /// The frame that came with the head.
+    first: Option<Frame<Bytes>>,
+    watched: Rc<Watched>,
+    _held: Held,
+}
+
+/// Why an answer was cut after it had begun. Its client sees a broken connection or a reset stream, never a clean
+/// end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Cut {
+    #[error("the request's time ran out in the middle of the response")]
+    Timeout,
+    #[error("the response broke off: {0}")]
+    Upstream(fanfare_http1::Error),
+}
+
+/// Counts a request for as long as it lives.
+pub(crate) struct Held(Rc<Core>);
+
+impl Held {
+    /// `None` when as many are held as may.
+    pub(crate) fn new(core: &Rc<Core>) -> Option<Self> {
+        let held = Held(core.clone());
+        let before = core.shared.requests.fetch_add(1, Ordering::Relaxed);
+        // Uncounted by the drop when it is one too many.
+        (before < core.shared.options.requests_max).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.shared.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Body {
+    pub(crate) fn full(bytes: Bytes) -> Self {
+        Body::Full(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
+
+    /// The rest of a response. What has arrived with its head is taken now: most responses are complete with that,
+    /// give their slot back at once and need no watching.
+    pub(crate) async fn of(
+        core: &Core,
+        mut upstream: Upstream,
+        lease: Option<Rc<Lease>>,
+        deadline: Timestamp,
+        held: Held,
+    ) -> Result<Self, fanfare_http1::Error> {
+        let mut first = None;
+        if !upstream.is_end_stream() {
+            let poll = |cx: &mut Context<'_>| Poll::Ready(Pin::new(&mut upstream).poll_frame(cx));
+            match std::future::poll_fn(poll).await {
+                Poll::Ready(Some(frame)) => first = Some(frame?),
+                Poll::Ready(None) | Poll::Pending => {}
+            }
+        }
+        if !upstream.is_end_stream() {
+            let watched = core.deadlines.watch(deadline, lease);
+            return Ok(Body::Streaming(Box::new(Streaming { upstream, first, watched, _held: held })));
+        }
+        if let Some(lease) = lease {
+            // Ended already, and better, where the connection can be used again.
+            lease.complete(None);
+        }
+        Ok(match first.map(Frame::into_data) {
+            None => Body::Full(None),
+            Some(Ok(bytes)) => Body::full(bytes),
+            Some(Err(other)) => Body::Trailers(other.into_trailers().ok()),
+        })
+    }
+}
+
+impl Streaming {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if self.watched.poll_expired(cx) {
+            return Poll::Ready(Some(Err(Cut::Timeout)));
+        }
+        if let Some(frame) = self.first.take() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let frame = ready!(Pin::new(&mut self.upstream).poll_frame(cx));
+        match frame {
+            Some(Ok(frame)) => {
+                if self.upstream.is_end_stream() {
+                    self.complete();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            None => {
+                self.complete();
+                Poll::Ready(None)
+            }
+            Some(Err(error)) => {
+                tracing::debug!(%error, "a response broke off");
+                if let Some(lease) = self.watched.lease() {
+                    let by_client = matches!(error.kind(), ErrorKind::RequestBody(_));
+                    lease.fail(if by_client { Outcome::Abandoned } else { Outcome::Broken });
+                }
+                Poll::Ready(Some(Err(Cut::Upstream(error))))
+            }
+        }
+    }
+
+    fn complete(&self) {
+        if let Some(lease) = self.watched.lease() {
+            // Ended already, and better, where the connection can be used again.
+            lease.complete(None);
+        }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            Body::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Trailers(trailers) => Poll::Ready(trailers.take().map(|t| Ok(Frame::trailers(t)))),
+            Body::Streaming(streaming) => streaming.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Full(bytes) => bytes.is_none(),
+            Body::Trailers(trailers) => trailers.is_none(),
+            Body::Streaming(streaming) => streaming.first.is_none() && streaming.upstream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Body::Trailers(_) => SizeHint::default(),
+            Body::Streaming(streaming) => {
+                let first = streaming.first.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
+                let rest = streaming.upstream.size_hint();
+                rest.exact().map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + first))
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The stream to the control plane.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fanfare_dispatch::Event;
+use fanfare_link::{Dialer, EpochGate, Link};
+use fanfare_types::limits::{HEARTBEAT_INTERVAL, REPORT_INTERVAL};
+use fanfare_types::{
+    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, SandboxId, ToDataPlane,
+};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::endpoint::Endpoint;
+use crate::function::Function;
+use crate::outlet::Outlet;
+use crate::request_id::random_u64;
+use crate::shared::Shared;
+use crate::upstream::Upstream;
+
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// How long the control plane may take to answer the dialler.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the last messages may take to leave when the data plane has drained.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Keeps a stream to the control plane up, and its side of the state.
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    dialer: Dialer,
+    gate: EpochGate,
+    address: Arc<str>,
+    incarnation: u64,
+    known: HashMap<FunctionId, Known>,
+    /// Removed functions that still hold something.
+    leaving: Vec<Arc<Function>>,
+    /// Counts the streams.
+    stream: u64,
+    outlet: Arc<Outlet>,
+}
+
+struct Known {
+    function: Arc<Function>,
+    /// The last stream that named it.
+    stream: u64,
+}
+
+/// When to stop.
+#[derive(Clone)]
+pub(crate) struct Ends {
+    /// Give back what is not needed.
+    pub(crate) drain: CancellationToken,
+    /// The cores have finished: say the last words and stop.
+    pub(crate) drained: CancellationToken,
+}
+
+impl Control {
+    pub(crate) fn new(shared: Arc<Shared>, dialer: Dialer, address: Arc<str>) -> Self {
+        Control {
+            shared,
+            dialer,
+            gate: EpochGate::default(),
+            address,
+            incarnation: random_u64(),
+            known: HashMap::new(),
+            leaving: Vec::new(),
+            stream: 0,
+            outlet: Arc::new(Outlet::nowhere()),
+        }
+    }
+
+    /// Runs until the cores have finished. Warm traffic does not need a stream; while there is none, the next is
+    /// tried for, at growing distances.
+    pub(crate) async fn run(mut self, ends: Ends) {
+        let mut backoff = BACKOFF_MIN;
+        while !ends.drained.is_cancelled() {
+            match timeout(DIAL_TIMEOUT, self.dialer.data_plane(self.gate.clone())).await {
+                Ok(Ok(link)) => {
+                    if self.session(link, &ends).await {
+                        backoff = BACKOFF_MIN;
+                    }
+                    self.shared.connected.store(false, Ordering::Relaxed);
+                }
+                Ok(Err(error)) => tracing::warn!(%error, ?backoff, "no stream to the control plane"),
+                Err(_) => tracing::warn!(?backoff, "the control plane does not answer"),
+            }
+            tokio::select! {
+                () = ends.drained.cancelled() => {}
+                () = tokio::time::sleep(backoff) => backoff = (backoff * 2).min(BACKOFF_MAX),
+            }
+        }
+    }
+
+    /// One stream, until it breaks or the cores have finished. Whether the control plane said anything on it.
+    async fn session(&mut self, mut link: Link<FromDataPlane, ToDataPlane>, ends: &Ends) -> bool {
+        self.begin(&link);
+        let mut reports = ticks(REPORT_INTERVAL);
+        let mut heartbeats = ticks(HEARTBEAT_INTERVAL);
+        let mut draining = self.shared.draining.load(Ordering::Relaxed);
+        let mut heard = false;
+        loop {
+            tokio::select! {
+                biased;
+                batch = link.rx.recv() => {
+                    let Some(batch) = batch else {
+                        tracing::warn!("the stream to the control plane is broken");
+                        return heard;
+                    };
+                    heard = true;
+                    self.shared.connected.store(true, Ordering::Relaxed);
+                    batch.messages.into_iter().for_each(|message| self.apply(message));
+                }
+                () = ends.drain.cancelled(), if !draining => {
+                    draining = true;
+                    self.drain();
+                }
+                () = ends.drained.cancelled() => {
+                    // Whatever is not through by then is found out by the control plane: the stream ends.
+                    let _ = timeout(FINISH_TIMEOUT, link.finish()).await;
+                    return heard;
+                }
+                _ = reports.tick() => self.report(),
+                _ = heartbeats.tick() => self.outlet.send(FromDataPlane::Heartbeat),
+            }
+        }
+    }
+
+    /// States everything held.
+    fn begin(&mut self, link: &Link<FromDataPlane, ToDataPlane>) {
+        self.stream += 1;
+        self.outlet = Arc::new(Outlet::before_hello(link.tx.clone()));
+        let mut hello = DataPlaneHello {
+            name: self.shared.options.name.clone(),
+            address: self.address.clone(),
+            incarnation: self.incarnation,
+            epoch_seen: self.gate.newest(),
+            leases: Vec::new(),
+            condemned: Vec::new(),
+        };
+        for function in self.known.values().map(|known| &known.function).chain(&self.leaving) {
+            function.resync(&self.shared, &self.outlet, &mut hello);
+        }
+        self.outlet.open(FromDataPlane::Hello(hello));
+        if self.shared.draining.load(Ordering::Relaxed) {
+            self.outlet.send(FromDataPlane::Draining);
+        }
+    }
+
+    fn apply(&mut self, message: ToDataPlane) {
+        match message {
+            ToDataPlane::Welcome { you, epoch } => {
+                tracing::info!(%you, %epoch, "connected to the control plane");
+                self.shared.set_me(you);
+            }
+            ToDataPlane::Functions(routes) => routes.iter().for_each(|route| self.function(route)),
+            ToDataPlane::FunctionRemoved(id) => self.removed(id),
+            ToDataPlane::Synced => self.synced(),
+            ToDataPlane::Peers(peers) => self.shared.set_peers(peers),
+            ToDataPlane::Owners(owners) => {
+                for (id, owner) in owners {
+                    if let Some(known) = self.known.get(&id) {
+                        known.function.set_owner(owner);
+                    }
+                }
+            }
+            ToDataPlane::Grant { function, revision, sandbox, node: _, endpoint, slots, stages } => {
+                self.grant(function, revision, sandbox, &endpoint, slots, stages.as_ref());
+            }
+            ToDataPlane::Revoke { sandbox, slots } => {
+                if let Some(function) = self.shared.directory.sandbox_of(sandbox) {
+                    function.apply(&self.shared, Event::Revoke { sandbox, slots });
+                }
+            }
+            ToDataPlane::Yield { function, slots } => self.tell(function, Event::Yield { slots }),
+            ToDataPlane::Retire { function, sandboxes } => self.tell(function, Event::Retire { sandboxes }),
+            ToDataPlane::Gone { sandbox, cause } => {
+                if let Some(function) = self.shared.directory.sandbox_of(sandbox) {
+                    if let Some(upstream) = function.upstream(sandbox) {
+                        upstream.end(cause);
+                    }
+                    function.apply(&self.shared, Event::Gone { sandbox });
+                }
+            }
+            ToDataPlane::Unavailable { function, reason, detail, log_tail, until_update } => {
+                self.tell(function, Event::Unavailable { reason, detail, log_tail, until_update });
+            }
+        }
+    }
+
+    fn tell(&self, function: FunctionId, event: Event) {
+        if let Some(known) = self.known.get(&function) {
+            known.function.apply(&self.shared, event);
+        }
+    }
+
+    fn function(&mut self, route: &FunctionRoute) {
+        if let Some(known) = self.known.get_mut(&route.id) {
+            known.stream = self.stream;
+            known.function.update(&self.shared, route);
+            return;
+        }
+        let function = Arc::new(Function::new(route, random_u64(), self.outlet.clone()));
+        if self.shared.draining.load(Ordering::Relaxed) {
+            function.apply(&self.shared, Event::Drain);
+        }
+        self.shared.directory.insert(function.clone());
+        self.known.insert(route.id, Known { function, stream: self.stream });
+    }
+
+    fn removed(&mut self, id: FunctionId) {
+        if let Some(known) = self.known.remove(&id) {
+            self.shared.directory.remove(&known.function);
+            known.function.apply(&self.shared, Event::Removed);
+            if !known.function.is_idle() {
+                self.leaving.push(known.function);
+            }
+        }
+    }
+
+    /// What this stream did not name does not exist.
+    fn synced(&mut self) {
+        let stream = self.stream;
+        let unnamed = self.known.iter().filter(|(_, known)| known.stream != stream).map(|(id, _)| *id);
+        for id in unnamed.collect::<Vec<_>>() {
+            self.removed(id);
+        }
+        tracing::info!(functions = self.known.len(), "synced with the control plane");
+        self.shared.synced.send_replace(true);
+    }
+
+    fn grant(
+        &self,
+        function: FunctionId,
+        revision: u32,
+        sandbox: SandboxId,
+        endpoint: &str,
+        slots: u32,
+        stages: Option<&fanfare_types::Stages>,
+    ) {
+        let Some(known) = self.known.get(&function) else {
+            self.outlet.send(FromDataPlane::Released { sandbox, slots, retired: true });
+            return;
+        };
+        let Some(endpoint) = Endpoint::parse(endpoint) else {
+            tracing::error!(%sandbox, endpoint, "not an endpoint");
+            self.outlet.send(FromDataPlane::Condemned { sandbox, why: Condemned::Broken });
+            return;
+        };
+        // First, so that a grant that is given back at once takes the entry out again.
+        self.shared.directory.add_sandbox(sandbox, &known.function);
+        let upstream = Arc::new(Upstream::new(sandbox, endpoint));
+        known.function.grant(&self.shared, &upstream, revision, slots, stages);
+    }
+
+    fn report(&mut self) {
+        let now = clock::now();
+        let mut loads = Vec::new();
+        let mut active = self.shared.directory.take_active();
+        active.retain(|function| {
+            let load = function.report(now);
+            loads.extend(load);
+            load.is_some()
+        });
+        self.shared.directory.keep_active(active);
+        self.leaving.retain(|function| !function.is_idle());
+        self.outlet.send(FromDataPlane::Report(loads));
+    }
+
+    fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+        self.outlet.send(FromDataPlane::Draining);
+        for known in self.known.values() {
+            known.function.apply(&self.shared, Event::Drain);
+        }
+    }
+}
+
+fn ticks(period: Duration) -> tokio::time::Interval {
+    let mut interval = interval_at(Instant::now() + period, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}

@@ -1,0 +1,35 @@
+//! One thread that serves requests, with all that belongs to it alone.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::deadlines::Deadlines;
+use crate::peers::PeerPool;
+use crate::request_id::RequestIds;
+use crate::shared::Shared;
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// The number of the core that this thread is; `usize::MAX` on any other thread.
+pub(crate) fn current() -> usize {
+    CURRENT.get()
+}
+
+pub(crate) struct Core {
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) ids: RequestIds,
+    pub(crate) deadlines: Rc<Deadlines>,
+    pub(crate) peers: PeerPool,
+}
+
+impl Core {
+    /// Makes the calling thread a core.
+    pub(crate) fn enter(index: usize, shared: Arc<Shared>) -> Self {
+        CURRENT.set(index);
+        Core { index, shared, ids: RequestIds::new(), deadlines: Rc::default(), peers: PeerPool::default() }
+    }
+}

@@ -1,0 +1,159 @@
+//! Starting and stopping.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+
+use fanfare_link::Dialer;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::LocalSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::control::{Control, Ends};
+use crate::core::Core;
+use crate::listener;
+use crate::options::Options;
+use crate::shared::Shared;
+use crate::stats::Stats;
+
+/// Why a data plane did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A thread or its event loop could not be made.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A data plane: accepts requests, queues them, sends them to sandboxes, and tells the control plane about it.
+#[derive(Debug)]
+pub struct DataPlane;
+
+impl DataPlane {
+    /// Starts one. It listens when this returns, and drains and stops when `shutdown` is cancelled.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running then.
+    pub fn start(
+        options: Options,
+        dialer: Dialer,
+        shutdown: CancellationToken,
+    ) -> Result<Handle, StartError> {
+        let threads = match options.threads {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let listen = options.listen;
+        let listeners =
+            listener::bind(listen, threads).map_err(|error| StartError::Listen { address: listen, error })?;
+        let address =
+            listeners[0].local_addr().map_err(|error| StartError::Listen { address: listen, error })?;
+        let advertised = options.address.clone().unwrap_or_else(|| address.to_string().into());
+        let shared = Arc::new(Shared::new(options));
+        // Whatever fails from here on ends what has begun.
+        let abort = CancellationToken::new();
+        let stop = shutdown.child_token();
+        let guard = stop.clone().drop_guard();
+        let ends = Ends { drain: shutdown, drained: CancellationToken::new() };
+        let last = Arc::new(LastCore { _drained: ends.drained.clone().drop_guard() });
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let (shared, stop, last) = (shared.clone(), stop.clone(), last.clone());
+            let runtime = runtime().map_err(StartError::Thread)?;
+            spawn(format!("dataplane-{index}"), move || {
+                serve(&runtime, index, shared, listener, stop);
+                drop(last);
+            })?;
+        }
+        let runtime = runtime().map_err(StartError::Thread)?;
+        let control = Control::new(shared.clone(), dialer, advertised);
+        let stopped = abort.clone().drop_guard();
+        spawn("dataplane-link".to_owned(), move || {
+            runtime.block_on(control.run(ends));
+            drop(stopped);
+        })?;
+        guard.disarm();
+        Ok(Handle { address, shared, stopped: abort })
+    }
+}
+
+/// Cancels its token when the last core has finished, in whatever way.
+struct LastCore {
+    _drained: DropGuard,
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+    thread::Builder::new().name(name).spawn(body).map(drop).map_err(StartError::Thread)
+}
+
+fn serve(
+    runtime: &Runtime,
+    index: usize,
+    shared: Arc<Shared>,
+    listener: std::net::TcpListener,
+    shutdown: CancellationToken,
+) {
+    let core = Rc::new(Core::enter(index, shared));
+    let tasks = LocalSet::new();
+    tasks.block_on(runtime, async move {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => listener::run(core, listener, shutdown).await,
+            Err(error) => tracing::error!(%error, index, "a core cannot listen"),
+        }
+    });
+    // What is still there is dropped: its slots end as abandoned, while the control stream is still up.
+    runtime.block_on(async move { drop(tasks) });
+}
+
+/// A running data plane. Dropping it changes nothing; it stops with the token it was started with.
+#[derive(Clone)]
+pub struct Handle {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stopped: CancellationToken,
+}
+
+impl Handle {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Counters and gauges, merged over all cores.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Resolves when everything has been heard from the control plane once.
+    pub async fn synced(&self) {
+        let mut synced = self.shared.synced.subscribe();
+        // The sender lives as long as this handle.
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Resolves when it has drained, has given back what it held, and its threads end.
+    pub async fn stopped(&self) {
+        self.stopped.cancelled().await;
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("address", &self.address).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,64 @@
+//! All functions, and who holds which sandbox.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fanfare_types::{FunctionName, SandboxId};
+use parking_lot::Mutex;
+
+use crate::function::Function;
+
+/// What requests look functions up in, from every core, without a lock.
+#[derive(Default)]
+pub(crate) struct Directory {
+    by_name: papaya::HashMap<FunctionName, Arc<Function>>,
+    /// Whose sandbox it is, from its first grant until nothing is held of it.
+    sandboxes: Mutex<HashMap<SandboxId, Arc<Function>>>,
+    /// Functions with load to report.
+    active: Mutex<Vec<Arc<Function>>>,
+}
+
+impl Directory {
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Function>> {
+        self.by_name.pin().get(name).cloned()
+    }
+
+    pub(crate) fn insert(&self, function: Arc<Function>) {
+        self.by_name.pin().insert(function.name.clone(), function);
+    }
+
+    /// Takes a function out, unless its name is another's by now.
+    pub(crate) fn remove(&self, function: &Function) {
+        let _ = self.by_name.pin().remove_if(&function.name, |_, found| found.id == function.id);
+    }
+
+    pub(crate) fn functions(&self) -> Vec<Arc<Function>> {
+        self.by_name.pin().values().cloned().collect()
+    }
+
+    pub(crate) fn sandbox_of(&self, sandbox: SandboxId) -> Option<Arc<Function>> {
+        self.sandboxes.lock().get(&sandbox).cloned()
+    }
+
+    pub(crate) fn add_sandbox(&self, sandbox: SandboxId, function: &Arc<Function>) {
+        self.sandboxes.lock().insert(sandbox, function.clone());
+    }
+
+    pub(crate) fn forget_sandbox(&self, sandbox: SandboxId) {
+        self.sandboxes.lock().remove(&sandbox);
+    }
+
+    /// The function has load to report from now on.
+    pub(crate) fn activate(&self, function: Arc<Function>) {
+        self.active.lock().push(function);
+    }
+
+    pub(crate) fn take_active(&self) -> Vec<Arc<Function>> {
+        std::mem::take(&mut *self.active.lock())
+    }
+
+    /// Puts back those that stay active.
+    pub(crate) fn keep_active(&self, functions: Vec<Arc<Function>>) {
+        self.active.lock().extend(functions);
+    }
+}

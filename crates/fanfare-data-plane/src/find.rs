@@ -1,0 +1,99 @@
+//! From a request to the function it is for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::Reason;
+use http::header::HOST;
+use http::{HeaderValue, request};
+
+use crate::function::Function;
+use crate::names::{self, Host};
+use crate::problem::Problem;
+use crate::shared::Shared;
+
+/// How long a request waits for the first word of the control plane before it is refused.
+const SYNC_WAIT: Duration = Duration::from_secs(1);
+
+/// A function, and the request target as it sees it; `None`: as the client sent it.
+pub(crate) type Found = (Arc<Function>, Option<String>);
+
+/// Finds the function by host (the whole name, then its first label), then by path. Before the control plane has
+/// said what there is, an unknown one may become known.
+pub(crate) async fn find(shared: &Shared, parts: &request::Parts) -> Result<Found, Problem> {
+    let host = host(parts);
+    if let Some(found) = look_up(shared, host, parts) {
+        return Ok(found);
+    }
+    if !*shared.synced.borrow() {
+        let mut synced = shared.synced.subscribe();
+        // Whether it came to that or not is seen below.
+        let _ = tokio::time::timeout(SYNC_WAIT, synced.wait_for(|synced| *synced)).await;
+        if let Some(found) = look_up(shared, host, parts) {
+            return Ok(found);
+        }
+        if !*shared.synced.borrow() {
+            let detail = "this data plane has not heard from the control plane yet which functions there are";
+            return Err(Problem::new(Reason::NotSynced, detail));
+        }
+    }
+    Err(unknown(host, parts))
+}
+
+/// The host that the request names, be it in its target or in its `Host` field.
+fn host(parts: &request::Parts) -> &str {
+    match parts.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+    }
+}
+
+fn path(parts: &request::Parts) -> &str {
+    parts.uri.path_and_query().map_or("", |target| target.as_str())
+}
+
+fn look_up(shared: &Shared, host: &str, parts: &request::Parts) -> Option<Found> {
+    if let Some(host) = Host::parse(host)
+        && let Some(function) = host.names().find_map(|name| shared.directory.find(name))
+    {
+        return Some((function, None));
+    }
+    let (name, rest) = names::by_path(path(parts))?;
+    let function = shared.directory.find(name)?;
+    Some((function, Some(rest.target())))
+}
+
+fn unknown(host: &str, parts: &request::Parts) -> Problem {
+    /// Characters of a client's words that are repeated to it.
+    const SHOWN_MAX: usize = 80;
+    if let Some((name, _)) = names::by_path(path(parts)) {
+        let name: String = name.chars().take(SHOWN_MAX).collect();
+        return Problem::new(Reason::FunctionNotFound, format!("there is no function {name:?}"));
+    }
+    match Host::parse(host) {
+        Some(host) => {
+            let names: Vec<_> =
+                host.names().map(|n| format!("{:?}", n.get(..SHOWN_MAX).unwrap_or(n))).collect();
+            let detail = format!("the host names no function: there is none called {}", names.join(" or "));
+            Problem::new(Reason::FunctionNotFound, detail)
+        }
+        None => Problem::new(Reason::RouteNotFound, "neither the host nor the path names a function"),
+    }
+}
+
+/// Makes sure that there is one `Host` field, as the sandbox's HTTP/1.1 demands: the target's authority, the client's
+/// field, or the function's name for clients that predate the field.
+pub(crate) fn settle_host(parts: &mut request::Parts, function: &Function) {
+    let authority = parts.uri.authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok());
+    match authority {
+        Some(authority) => {
+            parts.headers.insert(HOST, authority);
+        }
+        None if !parts.headers.contains_key(HOST) => {
+            let name = HeaderValue::from_str(function.name.as_str());
+            // A function's name is a valid field value.
+            parts.headers.insert(HOST, name.unwrap_or(HeaderValue::from_static("function")));
+        }
+        None => {}
+    }
+}

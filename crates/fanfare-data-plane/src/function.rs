@@ -1,0 +1,409 @@
+//! One function: its queue under a short lock, and those that wait for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fanfare_dispatch::{Command, Event, FunctionQueue, Handle, Outcome, Refusal, Why};
+use fanfare_types::{
+    DataPlaneHello, DataPlaneId, FromDataPlane, FunctionId, FunctionLoad, FunctionName, FunctionRoute,
+    Reason, SandboxId, Stages, Timestamp,
+};
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::clock;
+use crate::outlet::Outlet;
+use crate::shared::Shared;
+use crate::stats::{FunctionStats, count};
+use crate::upstream::Upstream;
+
+/// No other data plane owns the function.
+const OWNED_HERE: u64 = u64::MAX;
+
+/// Room kept for the next surge when nobody waits, in requests.
+const WAITING_KEPT: usize = 256;
+
+/// A function that clients may call.
+pub(crate) struct Function {
+    pub(crate) id: FunctionId,
+    pub(crate) name: FunctionName,
+    owner: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    queue: FunctionQueue,
+    /// By the place of the handle.
+    upstreams: Vec<Option<Arc<Upstream>>>,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    request_timeout: Duration,
+    outlet: Arc<Outlet>,
+    counters: Counters,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) arrivals: u64,
+    pub(crate) warm: u64,
+    pub(crate) handed_over: u64,
+    pub(crate) moved: u64,
+    pub(crate) cold: u64,
+    pub(crate) answered: u64,
+    pub(crate) cut: u64,
+    pub(crate) condemned: u64,
+    pub(crate) problems: Vec<(Reason, u64)>,
+}
+
+/// What a request gets in the end.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Slot(Slot),
+    Refused(Refusal),
+}
+
+/// A slot that a request was given; [`Function::finish`] takes it back.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) handle: Handle,
+    pub(crate) why: Why,
+    pub(crate) stages: Option<Box<Stages>>,
+    pub(crate) at: Timestamp,
+}
+
+/// What a request gets at once.
+pub(crate) enum Taken {
+    Now(Answer),
+    Later(oneshot::Receiver<Answer>),
+}
+
+/// A request's place in the order, and until when it may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) waiter: u64,
+    pub(crate) deadline: Timestamp,
+    pub(crate) key: u64,
+}
+
+/// What a step is about, beyond its event.
+#[derive(Default)]
+struct About<'a> {
+    /// The request that the caller handles itself.
+    own: Option<u64>,
+    /// For a grant: the sandbox, and how it came up if it has just been started.
+    granted: Option<(&'a Arc<Upstream>, Option<&'a Stages>)>,
+}
+
+/// Answers to send once the lock is released.
+#[derive(Default)]
+struct Effects {
+    own: Option<Answer>,
+    wakes: SmallVec<[(oneshot::Sender<Answer>, Answer); 1]>,
+}
+
+thread_local! {
+    /// Room for commands, so that a step on the warm path allocates nothing.
+    static COMMANDS: std::cell::Cell<Vec<Command>> = const { std::cell::Cell::new(Vec::new()) };
+}
+
+impl Function {
+    pub(crate) fn new(route: &FunctionRoute, seed: u64, outlet: Arc<Outlet>) -> Self {
+        Function {
+            id: route.id,
+            name: route.name.clone(),
+            owner: AtomicU64::new(OWNED_HERE),
+            inner: Mutex::new(Inner {
+                queue: FunctionQueue::new(route, seed),
+                upstreams: Vec::new(),
+                waiting: HashMap::new(),
+                request_timeout: route.request_timeout,
+                outlet,
+                counters: Counters::default(),
+            }),
+        }
+    }
+
+    /// The data plane that owns it, if it is another one.
+    pub(crate) fn owner(&self) -> Option<DataPlaneId> {
+        u32::try_from(self.owner.load(Ordering::Relaxed)).ok().map(DataPlaneId)
+    }
+
+    pub(crate) fn set_owner(&self, owner: Option<DataPlaneId>) {
+        self.owner.store(owner.map_or(OWNED_HERE, |id| u64::from(id.0)), Ordering::Relaxed);
+    }
+
+    /// A request arrived at `now`: a slot, a refusal, or a place in the queue. The deadline is the function's timeout
+    /// from `accepted` on.
+    pub(crate) fn arrive(self: &Arc<Self>, shared: &Shared, accepted: Timestamp, key: u64) -> (Place, Taken) {
+        let mut inner = self.inner.lock();
+        inner.counters.arrivals += 1;
+        let deadline = accepted + inner.request_timeout;
+        let place = Place { waiter: inner.queue.next_waiter(), deadline, key };
+        let event = Event::Arrive { waiter: place.waiter, deadline, key };
+        let taken = self.take(shared, inner, accepted, place, event);
+        (place, taken)
+    }
+
+    /// A request that never reached user code takes its place again.
+    pub(crate) fn requeue(self: &Arc<Self>, shared: &Shared, place: Place) -> Taken {
+        let event = Event::Requeue { waiter: place.waiter, deadline: place.deadline, key: place.key };
+        self.take(shared, self.inner.lock(), clock::now(), place, event)
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        shared: &Shared,
+        mut inner: MutexGuard<'_, Inner>,
+        now: Timestamp,
+        place: Place,
+        event: Event,
+    ) -> Taken {
+        let mut effects = Effects::default();
+        let about = About { own: Some(place.waiter), granted: None };
+        self.step(shared, &mut inner, now, event, &about, &mut effects);
+        let taken = match effects.own.take() {
+            Some(answer) => Taken::Now(answer),
+            None => {
+                let (tell, answer) = oneshot::channel();
+                inner.waiting.insert(place.waiter, tell);
+                Taken::Later(answer)
+            }
+        };
+        drop(inner);
+        self.deliver(shared, effects);
+        taken
+    }
+
+    /// A request left its slot.
+    pub(crate) fn finish(self: &Arc<Self>, shared: &Shared, slot: &Slot, outcome: Outcome) {
+        let event = Event::Finish { sandbox: slot.handle, outcome, started: slot.at };
+        let mut inner = self.inner.lock();
+        match outcome {
+            Outcome::Clean | Outcome::KeepAliveBroken => inner.counters.answered += 1,
+            Outcome::TimedOut | Outcome::Abandoned | Outcome::Broken => inner.counters.cut += 1,
+            Outcome::NeverSent => {}
+        }
+        self.step_alone(shared, inner, event);
+    }
+
+    /// Anything else that happens.
+    pub(crate) fn apply(self: &Arc<Self>, shared: &Shared, event: Event) {
+        self.step_alone(shared, self.inner.lock(), event);
+    }
+
+    /// A request that waited has left.
+    pub(crate) fn leave(self: &Arc<Self>, shared: &Shared, waiter: u64) {
+        let mut inner = self.inner.lock();
+        inner.waiting.remove(&waiter);
+        self.step_alone(shared, inner, Event::Left { waiter });
+    }
+
+    /// Slots of a sandbox were granted; with `stages` when it has just been started.
+    pub(crate) fn grant(
+        self: &Arc<Self>,
+        shared: &Shared,
+        upstream: &Arc<Upstream>,
+        revision: u32,
+        slots: u32,
+        stages: Option<&Stages>,
+    ) {
+        let event = Event::Grant { sandbox: upstream.sandbox, revision, slots, fresh: stages.is_some() };
+        let mut effects = Effects::default();
+        let mut inner = self.inner.lock();
+        let about = About { own: None, granted: Some((upstream, stages)) };
+        self.step(shared, &mut inner, clock::now(), event, &about, &mut effects);
+        drop(inner);
+        self.deliver(shared, effects);
+    }
+
+    /// New settings.
+    pub(crate) fn update(self: &Arc<Self>, shared: &Shared, route: &FunctionRoute) {
+        self.inner.lock().request_timeout = route.request_timeout;
+        self.apply(shared, Event::Route(route.clone()));
+    }
+
+    /// A new stream to the control plane begins: adds what is held to its hello and speaks through its outlet from
+    /// here on.
+    pub(crate) fn resync(
+        self: &Arc<Self>,
+        shared: &Shared,
+        outlet: &Arc<Outlet>,
+        hello: &mut DataPlaneHello,
+    ) {
+        let mut inner = self.inner.lock();
+        inner.outlet = outlet.clone();
+        hello.leases.extend(inner.queue.leases());
+        hello.condemned.extend(inner.queue.condemned());
+        self.step_alone(shared, inner, Event::Resync);
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.inner.lock().request_timeout
+    }
+
+    pub(crate) fn report(&self, now: Timestamp) -> Option<FunctionLoad> {
+        self.inner.lock().queue.report(now)
+    }
+
+    /// The sandbox's upstream, while slots of it are held.
+    pub(crate) fn upstream(&self, sandbox: SandboxId) -> Option<Arc<Upstream>> {
+        self.inner.lock().upstream(sandbox).cloned()
+    }
+
+    /// A request was answered by the platform.
+    pub(crate) fn count_problem(&self, reason: Reason) {
+        count(&mut self.inner.lock().counters.problems, reason);
+    }
+
+    pub(crate) fn stats(&self) -> FunctionStats {
+        let inner = self.inner.lock();
+        let sandboxes = inner.upstreams.iter().flatten().count();
+        FunctionStats::new(self.id, self.name.clone(), &inner.queue, sandboxes, &inner.counters)
+    }
+
+    /// Nothing is held, waits or is in a sandbox.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.inner.lock().queue.is_idle()
+    }
+
+    fn step_alone(self: &Arc<Self>, shared: &Shared, mut inner: MutexGuard<'_, Inner>, event: Event) {
+        let mut effects = Effects::default();
+        self.step(shared, &mut inner, clock::now(), event, &About::default(), &mut effects);
+        drop(inner);
+        self.deliver(shared, effects);
+    }
+
+    fn step(
+        self: &Arc<Self>,
+        shared: &Shared,
+        inner: &mut Inner,
+        now: Timestamp,
+        event: Event,
+        about: &About<'_>,
+        effects: &mut Effects,
+    ) {
+        let mut commands = COMMANDS.take();
+        let granted = if let Event::Grant { slots, .. } = event { slots } else { 0 };
+        inner.queue.step(now, event, &mut commands);
+        if let Some((upstream, _)) = about.granted {
+            inner.admit(upstream, granted);
+        }
+        for command in commands.drain(..) {
+            self.obey(shared, inner, now, command, about, effects);
+        }
+        COMMANDS.set(commands);
+    }
+
+    fn obey(
+        self: &Arc<Self>,
+        shared: &Shared,
+        inner: &mut Inner,
+        now: Timestamp,
+        command: Command,
+        about: &About<'_>,
+        effects: &mut Effects,
+    ) {
+        match command {
+            Command::Assign { waiter, sandbox, why } => {
+                let Some(upstream) = inner.upstreams.get(sandbox.index as usize).cloned().flatten() else {
+                    unreachable!("a sandbox is admitted with its grant and stays until it is forgotten");
+                };
+                inner.counters.assigned(why);
+                let stages = about.granted.and_then(|(_, stages)| stages).filter(|_| why == Why::Cold);
+                let stages = stages.map(|stages| Box::new(*stages));
+                let slot = Slot { upstream, handle: sandbox, why, stages, at: now };
+                inner.answer(waiter, Answer::Slot(slot), about, effects);
+            }
+            Command::Refuse { waiter, why } => inner.answer(waiter, Answer::Refused(why), about, effects),
+            Command::Release { sandbox, slots, retired } => {
+                if let Some(upstream) = inner.upstream(sandbox) {
+                    upstream.released(slots);
+                }
+                inner.outlet.send(FromDataPlane::Released { sandbox, slots, retired });
+            }
+            Command::Condemn { sandbox, why } => {
+                inner.counters.condemned += 1;
+                if let Some(Some(upstream)) = inner.upstreams.get(sandbox.index as usize) {
+                    upstream.close();
+                }
+                tracing::info!(function = %self.name, sandbox = %sandbox.sandbox, ?why, "condemned a sandbox");
+                inner.outlet.send(FromDataPlane::Condemned { sandbox: sandbox.sandbox, why });
+            }
+            Command::Demand => inner.outlet.send(FromDataPlane::Demand(inner.queue.load(now))),
+            Command::Forget { sandbox } => {
+                inner.forget(sandbox);
+                shared.directory.forget_sandbox(sandbox.sandbox);
+            }
+            Command::Activate => shared.directory.activate(self.clone()),
+        }
+    }
+
+    /// Sends answers. One whose request has left meanwhile is undone, which may lead to further answers.
+    fn deliver(self: &Arc<Self>, shared: &Shared, effects: Effects) {
+        let mut wakes = effects.wakes;
+        while let Some((tell, answer)) = wakes.pop() {
+            let Err(Answer::Slot(slot)) = tell.send(answer) else { continue };
+            let event = Event::Finish { sandbox: slot.handle, outcome: Outcome::NeverSent, started: slot.at };
+            let mut more = Effects::default();
+            let mut inner = self.inner.lock();
+            self.step(shared, &mut inner, clock::now(), event, &About::default(), &mut more);
+            drop(inner);
+            wakes.extend(more.wakes);
+        }
+    }
+}
+
+impl Inner {
+    fn answer(&mut self, waiter: u64, answer: Answer, about: &About<'_>, effects: &mut Effects) {
+        if about.own == Some(waiter) {
+            effects.own = Some(answer);
+        } else if let Some(tell) = self.waiting.remove(&waiter) {
+            effects.wakes.push((tell, answer));
+        }
+        if self.waiting.is_empty() && self.waiting.capacity() > WAITING_KEPT {
+            self.waiting = HashMap::new();
+        }
+    }
+
+    /// Puts a sandbox in its place in the table, unless the queue would not have it.
+    fn admit(&mut self, upstream: &Arc<Upstream>, slots: u32) {
+        let Some(handle) = self.queue.handle(upstream.sandbox) else { return };
+        let index = handle.index as usize;
+        if self.upstreams.len() <= index {
+            self.upstreams.resize(index + 1, None);
+        }
+        self.upstreams[index].get_or_insert_with(|| upstream.clone()).granted(slots);
+    }
+
+    fn upstream(&self, sandbox: SandboxId) -> Option<&Arc<Upstream>> {
+        let handle = self.queue.handle(sandbox)?;
+        self.upstreams.get(handle.index as usize)?.as_ref()
+    }
+
+    fn forget(&mut self, sandbox: Handle) {
+        let place = self.upstreams.get_mut(sandbox.index as usize);
+        // The sandbox may have been refused with its grant, or its place be taken already.
+        if let Some(place) = place
+            && let Some(upstream) = place.take_if(|upstream| upstream.sandbox == sandbox.sandbox)
+        {
+            upstream.close();
+        }
+        if self.queue.is_idle() {
+            self.upstreams = Vec::new();
+        }
+    }
+}
+
+impl Counters {
+    fn assigned(&mut self, why: Why) {
+        match why {
+            Why::Warm => self.warm += 1,
+            Why::HandedOver => self.handed_over += 1,
+            Why::Moved => self.moved += 1,
+            Why::Cold => self.cold += 1,
+        }
+    }
+}

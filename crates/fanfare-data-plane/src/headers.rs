@@ -1,0 +1,225 @@
+//! Header fields on their way through.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{
+    CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// Fields that only the platform may set on the way to a sandbox.
+const PLATFORM_PREFIX: &str = "x-fanfare-";
+/// Names that a `Connection` field may list; more than any peer of good will uses.
+const CONNECTION_NAMES_MAX: usize = 32;
+
+/// Bytes of a head's fields as HTTP/1.1 would send them.
+pub(crate) fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+/// Takes out what concerns only the connection it came on (RFC 9110, section 7.6.1).
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let hop = |name: &HeaderName| {
+        *name == CONNECTION
+            || *name == TRANSFER_ENCODING
+            || *name == KEEP_ALIVE
+            || *name == TE
+            || *name == UPGRADE
+            || *name == PROXY_CONNECTION
+            || *name == PROXY_AUTHENTICATE
+            || *name == PROXY_AUTHORIZATION
+    };
+    // One pass that finds nothing is the common case, and cheaper than removing each name.
+    if !headers.keys().any(hop) {
+        return;
+    }
+    let listed: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        // `Host` and the framing are not the client's to take away from the next hop.
+        .filter(|name: &HeaderName| *name != HOST && *name != http::header::CONTENT_LENGTH)
+        .take(CONNECTION_NAMES_MAX)
+        .collect();
+    for name in listed {
+        headers.remove(name);
+    }
+    let names = [
+        CONNECTION,
+        TRANSFER_ENCODING,
+        KEEP_ALIVE,
+        TE,
+        UPGRADE,
+        PROXY_CONNECTION,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+    ];
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Takes out what a client may not say to a sandbox.
+pub(crate) fn strip_platform(headers: &mut HeaderMap) {
+    if headers.keys().any(|name| name.as_str().starts_with(PLATFORM_PREFIX)) {
+        let names: Vec<HeaderName> =
+            headers.keys().filter(|name| name.as_str().starts_with(PLATFORM_PREFIX)).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+    }
+    headers.remove(EXPECT);
+}
+
+/// What the proxy fields say about one connection, made once.
+pub(crate) struct Client {
+    for_field: HeaderValue,
+    forwarded_for: String,
+    /// `Forwarded` of the last request, with the host it is for: clients rarely change it.
+    last: RefCell<Option<(HeaderValue, HeaderValue)>>,
+}
+
+impl Client {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        let ip = address.ip().to_canonical();
+        let node = match ip {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("\"[{ip}]\""),
+        };
+        Client {
+            for_field: HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
+            forwarded_for: format!("for={node};proto=http"),
+            last: RefCell::new(None),
+        }
+    }
+
+    /// Appends this hop to `X-Forwarded-For` and `Forwarded` (RFC 7239).
+    pub(crate) fn append(&self, headers: &mut HeaderMap) {
+        let seen = match headers.get(X_FORWARDED_FOR) {
+            None => self.for_field.clone(),
+            Some(_) => joined(headers, &X_FORWARDED_FOR, &self.for_field),
+        };
+        headers.insert(X_FORWARDED_FOR, seen);
+        let own = self.forwarded(headers.get(HOST));
+        let all = if headers.contains_key(FORWARDED) { joined(headers, &FORWARDED, &own) } else { own };
+        headers.insert(FORWARDED, all);
+    }
+
+    fn forwarded(&self, host: Option<&HeaderValue>) -> HeaderValue {
+        let Some(host) = host else {
+            return HeaderValue::try_from(&self.forwarded_for)
+                .unwrap_or(HeaderValue::from_static("for=unknown"));
+        };
+        let mut last = self.last.borrow_mut();
+        if let Some((last_host, value)) = &*last
+            && last_host == host
+        {
+            return value.clone();
+        }
+        let mut text = self.forwarded_for.clone();
+        if let Ok(host) = host.to_str() {
+            let token = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
+            let quote = if token { "" } else { "\"" };
+            let escaped = host.replace('\\', "\\\\").replace('"', "\\\"");
+            text.push_str(&format!(";host={quote}{escaped}{quote}"));
+        }
+        let value = HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("for=unknown"));
+        *last = Some((host.clone(), value.clone()));
+        value
+    }
+}
+
+/// The values of a list field, as one, with another at its end.
+fn joined(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> HeaderValue {
+    let mut bytes = Vec::new();
+    for value in headers.get_all(name).iter().chain([last]) {
+        if !bytes.is_empty() {
+            bytes.extend_from_slice(b", ");
+        }
+        bytes.extend_from_slice(value.as_bytes());
+    }
+    HeaderValue::from_bytes(&bytes).unwrap_or_else(|_| last.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Fields = [(&'static str, &'static str)];
+
+    fn map(fields: &Fields) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn fields_of_the_connection_stay_on_it() {
+        let mut headers = map(&[
+            ("connection", "close, X-Mine"),
+            ("connection", "host"),
+            ("x-mine", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("upgrade", "h2c"),
+            ("proxy-authorization", "secret"),
+            ("transfer-encoding", "chunked"),
+            ("host", "f"),
+            ("accept", "*/*"),
+            ("authorization", "Bearer users-own"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers, map(&[("host", "f"), ("accept", "*/*"), ("authorization", "Bearer users-own")]));
+    }
+
+    #[test]
+    fn clients_cannot_speak_as_the_platform() {
+        let mut headers = map(&[
+            ("x-fanfare-forwarded", "guess"),
+            ("x-fanfare-deadline-ms", "1"),
+            ("X-Fanfare-Reason", "queue-full"),
+            ("x-fanfares", "not ours"),
+            ("expect", "100-continue"),
+        ]);
+        strip_platform(&mut headers);
+        assert_eq!(headers, map(&[("x-fanfares", "not ours")]));
+    }
+
+    #[test]
+    fn proxy_fields_are_appended_without_port_and_quoted_where_they_must_be() {
+        let cases: [(&str, &Fields, &str, &str); 4] = [
+            ("192.0.2.7:4711", &[("host", "f")], "192.0.2.7", "for=192.0.2.7;proto=http;host=f"),
+            (
+                "192.0.2.7:1",
+                &[("host", "f:8080"), ("x-forwarded-for", "10.0.0.1"), ("x-forwarded-for", "10.0.0.2")],
+                "10.0.0.1, 10.0.0.2, 192.0.2.7",
+                "for=192.0.2.7;proto=http;host=\"f:8080\"",
+            ),
+            (
+                "[2001:db8::1]:443",
+                &[("forwarded", "for=_hidden")],
+                "2001:db8::1",
+                "for=_hidden, for=\"[2001:db8::1]\";proto=http",
+            ),
+            ("[::ffff:192.0.2.7]:1", &[("host", "f")], "192.0.2.7", "for=192.0.2.7;proto=http;host=f"),
+        ];
+        for (address, fields, x_forwarded_for, forwarded) in cases {
+            let client = Client::new(address.parse().unwrap());
+            for _ in 0..2 {
+                let mut headers = map(fields);
+                client.append(&mut headers);
+                assert_eq!(headers[X_FORWARDED_FOR], x_forwarded_for);
+                assert_eq!(headers[FORWARDED], forwarded);
+                assert_eq!(headers.get_all(FORWARDED).iter().count(), 1);
+            }
+        }
+    }
+}

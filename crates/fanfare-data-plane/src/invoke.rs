@@ -1,0 +1,176 @@
+//! One attempt to have a request answered by the sandbox of its slot.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fanfare_dispatch::Outcome;
+use fanfare_http1::{ErrorKind, RequestBody, RequestHead, SendError};
+use fanfare_types::{Reason, Timestamp};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Response};
+use hyper::body::Incoming;
+use tokio::time::timeout_at;
+
+use crate::body::{self, Body, Held, Recycle};
+use crate::clock;
+use crate::core::Core;
+use crate::function::Place;
+use crate::headers;
+use crate::lease::Lease;
+use crate::problem::Problem;
+use crate::request::SERVER_TIMING;
+use crate::timing::Timing;
+use crate::upstream::Connection;
+
+/// Tells the sandbox how many milliseconds the request has left.
+const DEADLINE: HeaderName = HeaderName::from_static("x-fanfare-deadline-ms");
+/// How long the control plane may take to say how a sandbox ended that broke its connection.
+const CAUSE_WAIT: Duration = Duration::from_millis(100);
+
+/// A request as the sandbox gets it.
+pub(crate) struct Call<'a> {
+    pub(crate) core: &'a Rc<Core>,
+    pub(crate) method: &'a Method,
+    pub(crate) target: &'a str,
+    pub(crate) headers: &'a mut HeaderMap,
+    pub(crate) accepted: Timestamp,
+    pub(crate) place: Place,
+}
+
+/// What came of an attempt.
+pub(crate) enum Attempt {
+    Answered(Response<Body>),
+    Failed(Problem),
+    /// Nothing of the request was sent to the sandbox, which is condemned: another may have it.
+    Unreached {
+        body: RequestBody<Incoming>,
+        held: Held,
+        why: io::Error,
+    },
+}
+
+impl Call<'_> {
+    /// Sends the request to the lease's sandbox.
+    pub(crate) async fn attempt(
+        &mut self,
+        lease: Rc<Lease>,
+        mut body: RequestBody<Incoming>,
+        held: Held,
+    ) -> Attempt {
+        loop {
+            let left = self.place.deadline.since(clock::now());
+            let pooled = lease.connection();
+            let reused = pooled.is_some();
+            let connection = match pooled {
+                Some(connection) => connection,
+                None => match lease.slot.upstream.endpoint.connect(left).await {
+                    Ok(stream) => Connection::new(stream),
+                    Err(why) => {
+                        lease.fail(Outcome::Broken);
+                        return Attempt::Unreached { body, held, why };
+                    }
+                },
+            };
+            match self.send(&lease, connection, body).await {
+                Ok(response) => return self.answered(lease, response, held).await,
+                Err(Unanswered::Timeout) => {
+                    lease.fail(Outcome::TimedOut);
+                    return Attempt::Failed(self.timed_out());
+                }
+                Err(Unanswered::Failed(SendError { error, body: Some(whole) }))
+                    if error.written_bytes() == 0
+                        && !error.response_started()
+                        && matches!(error.kind(), ErrorKind::Closed | ErrorKind::Io(_)) =>
+                {
+                    lease.unsent();
+                    body = whole;
+                    // A pooled connection that its peer has closed. Each time round there is one less.
+                    if reused {
+                        continue;
+                    }
+                    lease.fail(Outcome::Broken);
+                    return Attempt::Unreached { body, held, why: io::Error::other(error.to_string()) };
+                }
+                Err(Unanswered::Failed(failed)) => {
+                    return Attempt::Failed(failure(&lease, &failed.error).await);
+                }
+            }
+        }
+    }
+
+    async fn send(
+        &mut self,
+        lease: &Rc<Lease>,
+        connection: Connection,
+        body: RequestBody<Incoming>,
+    ) -> Result<Response<body::Upstream>, Unanswered> {
+        let left_ms = self.place.deadline.since(clock::now()).as_millis();
+        self.headers.insert(DEADLINE, HeaderValue::from(u64::try_from(left_ms).unwrap_or(u64::MAX)));
+        let head =
+            RequestHead { method: self.method, target: self.target, headers: self.headers, upgrade: None };
+        let recycle: Recycle = {
+            let lease = lease.clone();
+            Box::new(move |connection| lease.complete(Some(connection)))
+        };
+        lease.sending();
+        match timeout_at(clock::instant(self.place.deadline), connection.send(head, body, recycle)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(failed)) => Err(Unanswered::Failed(failed)),
+            Err(_) => Err(Unanswered::Timeout),
+        }
+    }
+
+    async fn answered(&self, lease: Rc<Lease>, response: Response<body::Upstream>, held: Held) -> Attempt {
+        let timing = Timing {
+            accepted: self.accepted,
+            assigned: lease.slot.at,
+            why: lease.slot.why,
+            stages: lease.slot.stages.clone(),
+        };
+        let (mut parts, rest) = response.into_parts();
+        headers::strip_hop_by_hop(&mut parts.headers);
+        parts.headers.append(SERVER_TIMING, timing.header(clock::now()));
+        match Body::of(self.core, rest, Some(lease.clone()), self.place.deadline, held).await {
+            Ok(body) => Attempt::Answered(Response::from_parts(parts, body)),
+            Err(error) => Attempt::Failed(failure(&lease, &error).await),
+        }
+    }
+
+    fn timed_out(&self) -> Problem {
+        let limit = self.place.deadline.since(self.accepted).as_secs_f64();
+        Problem::new(Reason::RequestTimeout, format!("the function did not answer within its {limit} s"))
+    }
+}
+
+enum Unanswered {
+    Timeout,
+    Failed(SendError<Incoming>),
+}
+
+/// Why no response came though user code may have had the request.
+async fn failure(lease: &Lease, error: &fanfare_http1::Error) -> Problem {
+    match error.kind() {
+        ErrorKind::Request(why) => {
+            lease.fail(Outcome::NeverSent);
+            Problem::new(Reason::BadRequest, *why)
+        }
+        ErrorKind::RequestBody(why) => {
+            lease.fail(if error.written_bytes() == 0 { Outcome::NeverSent } else { Outcome::Abandoned });
+            Problem::new(Reason::BadRequest, format!("the request's body broke off: {why}"))
+        }
+        ErrorKind::Malformed(why) => {
+            lease.fail(Outcome::Broken);
+            Problem::new(Reason::BadResponse, format!("the function's answer is not valid HTTP: {why}"))
+        }
+        ErrorKind::Closed | ErrorKind::Io(_) => {
+            // The slot stays taken meanwhile: whether the sandbox lives is what is being found out.
+            let problem = match lease.slot.upstream.cause(CAUSE_WAIT).await {
+                Some(cause) => Problem::gone(cause),
+                None => Problem::new(Reason::ConnectionClosed, format!("no answer came: {error}")),
+            };
+            lease.fail(Outcome::Broken);
+            problem
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Accepting connections, and draining them.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fanfare_types::limits::{HEADERS_MAX, REQUEST_HEAD_BYTES_MAX};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::core::Core;
+use crate::headers::Client;
+use crate::request::serve;
+use crate::shared::Counted;
+
+const BACKLOG: i32 = 4_096;
+/// Pause after the system could not give a connection, for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Streams of one HTTP/2 connection at once.
+const H2_STREAMS_MAX: u32 = 1_024;
+/// Bytes of an HTTP/2 header list; larger ones are refused with 431 by the protocol.
+const H2_HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
+
+/// One listener per core on the same address, among which the kernel distributes connections.
+///
+/// # Errors
+/// The address cannot be listened on; also when another process does so already, which `SO_REUSEPORT` alone would
+/// let pass.
+pub(crate) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<std::net::TcpListener>> {
+    if address.port() != 0 {
+        drop(socket(address, false)?);
+    }
+    let first = socket(address, true)?;
+    let bound = first.local_addr()?;
+    let mut listeners = vec![first];
+    for _ in 1..count {
+        listeners.push(socket(bound, true)?);
+    }
+    Ok(listeners)
+}
+
+fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    if shared {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket.into())
+}
+
+/// Serves connections until `shutdown`, then lets those that are open finish within the drain timeout.
+pub(crate) async fn run(core: Rc<Core>, listener: TcpListener, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    let draining = Rc::new(Notify::new());
+    tokio::task::spawn_local(core.deadlines.clone().enforce());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, client)) => {
+                let connection = connection(core.clone(), stream, client, draining.clone());
+                tokio::task::spawn_local(connections.track_future(connection));
+            }
+            // The client has left before it was accepted.
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
+            Err(error) => {
+                tracing::error!(%error, "cannot accept connections");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    draining.notify_waiters();
+    connections.close();
+    if tokio::time::timeout(core.shared.options.drain_timeout, connections.wait()).await.is_err() {
+        tracing::warn!(connections = connections.len(), "requests did not finish in time; closing them");
+    }
+}
+
+async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, draining: Rc<Notify>) {
+    let drain = draining.notified();
+    let shared = core.shared.clone();
+    let Some(_counted) = Counted::within(&shared.connections, shared.options.connections_max) else {
+        tracing::warn!(limit = shared.options.connections_max, "too many connections; closing one");
+        return;
+    };
+    // It only delays small answers if it fails.
+    let _ = stream.set_nodelay(true);
+    let client = Rc::new(Client::new(client));
+    let service = service_fn(move |request| serve(core.clone(), client.clone(), request));
+    let mut builder = auto::Builder::new(LocalExecutor);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(shared.options.header_read_timeout)
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(H2_STREAMS_MAX)
+        .max_header_list_size(H2_HEADER_LIST_BYTES_MAX);
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let result = tokio::select! {
+        biased;
+        result = connection.as_mut() => result,
+        () = drain => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        // The client left, was too slow, or speaks something else; or an answer was cut on purpose.
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Runs the tasks of HTTP/2 streams on the core of their connection.
+#[derive(Clone, Copy, Debug)]
+struct LocalExecutor;
+
+impl<F> hyper::rt::Executor<F> for LocalExecutor
+where
+    F: Future + 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(async move {
+            future.await;
+        });
+    }
+}

@@ -1,0 +1,64 @@
+//! Settings of one data plane.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::limits;
+
+/// Settings of one data plane. [`Options::default`] listens on a free port of the loopback interface.
+#[derive(Clone)]
+pub struct Options {
+    /// Stable across restarts; the control plane keeps its number under it.
+    pub name: Arc<str>,
+    /// Where it accepts requests; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where clients and other data planes reach it, as `HOST:PORT`; `None` is the address it listens on.
+    pub address: Option<Arc<str>>,
+    /// Threads that serve requests, each with its own listener and runtime; 0 is one per CPU.
+    pub threads: usize,
+    /// A secret that the data planes of one cluster share, by which they know each other's forwarded requests.
+    /// Without it nothing is forwarded, and every function is served here.
+    pub cluster_token: Option<Arc<str>>,
+    /// Requests held at once, waiting ones included; more are refused with `data-plane-full`.
+    pub requests_max: usize,
+    /// Connections of clients at once; more are closed as they come.
+    pub connections_max: usize,
+    /// How long a client may take to send a request's head.
+    pub header_read_timeout: Duration,
+    /// How long requests may go on when it shuts down.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            name: "data-plane".into(),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            address: None,
+            threads: 0,
+            cluster_token: None,
+            requests_max: 100_000,
+            connections_max: 65_536,
+            header_read_timeout: Duration::from_secs(30),
+            drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
+        }
+    }
+}
+
+// By hand: the token must appear nowhere.
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("name", &self.name)
+            .field("listen", &self.listen)
+            .field("address", &self.address)
+            .field("threads", &self.threads)
+            .field("cluster_token", &self.cluster_token.as_ref().map(|_| "(secret)"))
+            .field("requests_max", &self.requests_max)
+            .field("connections_max", &self.connections_max)
+            .field("header_read_timeout", &self.header_read_timeout)
+            .field("drain_timeout", &self.drain_timeout)
+            .finish()
+    }
+}

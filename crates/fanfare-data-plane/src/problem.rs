@@ -1,0 +1,122 @@
+//! Answers that the platform makes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fanfare_dispatch::Refusal;
+use fanfare_types::{ExitCause, GoneCause, Reason};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use serde::Serialize;
+
+use crate::body::Body;
+
+/// Carries the stable code of a [`Reason`].
+pub(crate) const REASON: HeaderName = HeaderName::from_static("x-fanfare-reason");
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// A refusal or failure, before it is known to whom it is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) reason: Reason,
+    status: u16,
+    detail: Cow<'static, str>,
+    log_tail: Option<Arc<str>>,
+}
+
+/// RFC 9457, with what Fanfare adds.
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: String,
+    status: u16,
+    detail: &'a str,
+    reason: &'static str,
+    request_id: &'a str,
+    hint: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_tail: Option<&'a str>,
+}
+
+impl Problem {
+    pub(crate) fn new(reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
+        Problem { reason, status: reason.status(), detail: detail.into(), log_tail: None }
+    }
+
+    /// With another status than the reason's own.
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status.as_u16();
+        self
+    }
+
+    pub(crate) fn refused(refusal: &Refusal) -> Self {
+        let mut problem = Problem::new(refusal.reason(), "");
+        problem.detail = match refusal {
+            Refusal::QueueFull { limit } => {
+                format!("{limit} requests wait for this function on this data plane; no more may").into()
+            }
+            Refusal::QueueTimeout { waited } => {
+                format!("waited {:.3} s for a free slot and got none", waited.as_secs_f64()).into()
+            }
+            Refusal::Unavailable { detail, log_tail, .. } => {
+                problem.log_tail = (!log_tail.is_empty()).then(|| log_tail.clone());
+                detail.to_string().into()
+            }
+            Refusal::Removed => "the function was removed".into(),
+        };
+        problem
+    }
+
+    /// The sandbox ended with the request in it.
+    pub(crate) fn gone(cause: &GoneCause) -> Self {
+        let what = match cause.exit {
+            ExitCause::Stopped => {
+                "the platform stopped the sandbox while it worked on the request".to_owned()
+            }
+            exit => format!("the sandbox {exit} while it worked on the request"),
+        };
+        let mut problem = Problem::new(cause.exit.reason(), what);
+        problem.log_tail = (!cause.log_tail.is_empty()).then(|| cause.log_tail.clone());
+        problem
+    }
+
+    /// Seconds after which it is worth trying again, where waiting helps.
+    fn retry_after_s(&self) -> Option<u32> {
+        match self.reason {
+            Reason::QueueFull
+            | Reason::DataPlaneFull
+            | Reason::ShuttingDown
+            | Reason::NotSynced
+            | Reason::Unavailable => Some(1),
+            Reason::NoCapacity | Reason::StartTimeout => Some(5),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn response(&self, request_id: &HeaderValue) -> Response<Body> {
+        let code = self.reason.code();
+        let document = Document {
+            r#type: format!("urn:fanfare:reason:{code}"),
+            title: code.replace('-', " "),
+            status: self.status,
+            detail: &self.detail,
+            reason: code,
+            request_id: request_id.to_str().unwrap_or_default(),
+            hint: self.reason.hint(),
+            log_tail: self.log_tail.as_deref(),
+        };
+        // A document of texts and numbers always has a JSON form.
+        let bytes = Bytes::from(serde_json::to_vec(&document).unwrap_or_default());
+        let mut response = Response::new(Body::full(bytes));
+        *response.status_mut() =
+            StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, PROBLEM_JSON);
+        headers.insert(REASON, HeaderValue::from_static(code));
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,193 @@
+//! The life of one request.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fanfare_http1::RequestBody;
+use fanfare_types::{Reason, Timestamp};
+use http::header::HeaderName;
+use http::{Method, Request, Response, StatusCode, request};
+use hyper::body::Incoming;
+
+use crate::body::{Body, Held};
+use crate::clock;
+use crate::core::Core;
+use crate::find;
+use crate::function::{Answer, Function, Taken};
+use crate::headers::{self, Client};
+use crate::invoke::{Attempt, Call};
+use crate::lease::Lease;
+use crate::peers::{self, Forwarded};
+use crate::problem::Problem;
+use crate::request_id::REQUEST_ID;
+use crate::timing;
+use crate::wait::wait;
+
+pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+/// Bytes of a request's fields; room is left for those that the platform adds.
+const FIELDS_BYTES_MAX: usize = 64 * 1024 - 2 * 1024;
+/// Sandboxes that a request is offered to, where each one provably got nothing of it.
+const ATTEMPTS_MAX: u32 = 5;
+/// The platform's own paths.
+const OWN_PREFIX: &str = "/_fanfare/";
+
+/// A refusal, and the function it is counted for.
+struct Failure {
+    problem: Problem,
+    function: Option<Arc<Function>>,
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Failure { problem, function: None }
+    }
+}
+
+/// Answers a request: by its function, or with a problem that says why not.
+pub(crate) async fn serve(
+    core: Rc<Core>,
+    client: Rc<Client>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let accepted = clock::now();
+    let id = core.ids.choose(request.headers().get(REQUEST_ID));
+    let (mut parts, body) = request.into_parts();
+    parts.headers.insert(REQUEST_ID, id.clone());
+    let mut response = match answer(&core, &client, parts, body, accepted).await {
+        Ok(response) => response,
+        Err(Failure { problem, function }) => {
+            match function {
+                Some(function) => function.count_problem(problem.reason),
+                None => core.shared.count_problem(problem.reason),
+            }
+            tracing::debug!(reason = %problem.reason, request = ?id, "refused");
+            let mut response = problem.response(&id);
+            response.headers_mut().insert(SERVER_TIMING, timing::queue_only(accepted, clock::now()));
+            response
+        }
+    };
+    response.headers_mut().insert(REQUEST_ID, id);
+    Ok(response)
+}
+
+async fn answer(
+    core: &Rc<Core>,
+    client: &Client,
+    mut parts: request::Parts,
+    body: Incoming,
+    accepted: Timestamp,
+) -> Result<Response<Body>, Failure> {
+    let shared = &core.shared;
+    if parts.uri.path().starts_with(OWN_PREFIX) {
+        return Ok(own(core, &parts)?);
+    }
+    let Some(held) = Held::new(core) else {
+        let detail = format!("{} requests are held; no more may be", shared.options.requests_max);
+        return Err(Problem::new(Reason::DataPlaneFull, detail).into());
+    };
+    if headers::size(&parts.headers) > FIELDS_BYTES_MAX {
+        let detail = format!("the header fields take more than {FIELDS_BYTES_MAX} bytes");
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(Problem::new(Reason::TooLarge, detail).with_status(status).into());
+    }
+    if parts.method == Method::CONNECT || parts.uri.path_and_query().is_none() {
+        return Err(Problem::new(Reason::BadRequest, "CONNECT is not supported").into());
+    }
+    let (function, target) = find::find(shared, &parts).await?;
+    let forwarded = peers::is_forwarded(core, &parts);
+    headers::strip_hop_by_hop(&mut parts.headers);
+    headers::strip_platform(&mut parts.headers);
+    find::settle_host(&mut parts, &function);
+    if !forwarded {
+        client.append(&mut parts.headers);
+    }
+    let mut request = RequestBody::new(body);
+    let mut held = held;
+    if !forwarded && let Some(address) = function.owner().and_then(|owner| shared.peer(owner)) {
+        let deadline = accepted + function.request_timeout();
+        match peers::forward(core, &address, &parts, request, deadline, held).await {
+            Forwarded::Answered(response) => return Ok(response),
+            Forwarded::Failed(problem) => {
+                return Err(Failure { problem, function: Some(function) });
+            }
+            Forwarded::ServeHere(whole, still) => (request, held) = (whole, still),
+        }
+    }
+    let result = invoke(core, &function, &mut parts, target, request, accepted, held).await;
+    result.map_err(|problem| Failure { problem, function: Some(function) })
+}
+
+/// Gets a slot and sends the request; again with another sandbox as long as it provably reached none.
+async fn invoke(
+    core: &Rc<Core>,
+    function: &Arc<Function>,
+    parts: &mut request::Parts,
+    target: Option<String>,
+    mut body: RequestBody<Incoming>,
+    accepted: Timestamp,
+    mut held: Held,
+) -> Result<Response<Body>, Problem> {
+    let shared = &core.shared;
+    let target = match &target {
+        Some(target) => target.as_str(),
+        None => parts.uri.path_and_query().map_or("/", |target| target.as_str()),
+    };
+    let (place, mut taken) = function.arrive(shared, accepted, affinity(target));
+    let mut call = Call { core, method: &parts.method, target, headers: &mut parts.headers, accepted, place };
+    let mut last = None;
+    for _ in 0..ATTEMPTS_MAX {
+        let slot = match taken {
+            Taken::Now(Answer::Slot(slot)) => slot,
+            Taken::Now(Answer::Refused(refusal)) => return Err(Problem::refused(&refusal)),
+            Taken::Later(answer) => wait(shared, function, place, answer).await?,
+        };
+        let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot));
+        match call.attempt(lease, body, held).await {
+            Attempt::Answered(response) => return Ok(response),
+            Attempt::Failed(problem) => return Err(problem),
+            Attempt::Unreached { body: whole, held: still, why } => {
+                tracing::warn!(function = %function.name, %why, "a sandbox cannot be reached; trying another");
+                (body, held, last) = (whole, still, Some(why));
+                taken = function.requeue(shared, place);
+            }
+        }
+    }
+    // The place that the last attempt took again.
+    match taken {
+        Taken::Now(Answer::Slot(slot)) => {
+            function.finish(shared, &slot, fanfare_dispatch::Outcome::NeverSent);
+        }
+        Taken::Now(Answer::Refused(_)) => {}
+        Taken::Later(answer) => drop(crate::wait::Waiting::new(shared, function, place, answer)),
+    }
+    let why = last.map(|why| why.to_string()).unwrap_or_default();
+    let detail = format!("{ATTEMPTS_MAX} sandboxes could not be reached, the last because: {why}");
+    Err(Problem::new(Reason::ConnectionClosed, detail))
+}
+
+/// What consistent hashing keeps together: requests for the same target. FNV-1a, as its inputs are short and nobody
+/// gains by colliding with himself.
+fn affinity(target: &str) -> u64 {
+    target.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The platform's own answers.
+fn own(core: &Core, parts: &request::Parts) -> Result<Response<Body>, Problem> {
+    if parts.uri.path() != "/_fanfare/health" || !matches!(parts.method, Method::GET | Method::HEAD) {
+        return Err(Problem::new(Reason::RouteNotFound, "the platform answers GET /_fanfare/health"));
+    }
+    if core.shared.draining.load(Ordering::Relaxed) {
+        return Err(Problem::new(Reason::ShuttingDown, "this data plane is shutting down"));
+    }
+    if !*core.shared.synced.borrow() {
+        return Err(Problem::new(
+            Reason::NotSynced,
+            "this data plane has not heard from the control plane yet",
+        ));
+    }
+    Ok(Response::new(Body::full(bytes::Bytes::from_static(b"ok\n"))))
+}

@@ -1,0 +1,102 @@
+//! What the cores and the control stream share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use fanfare_types::{DataPlaneId, Reason};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::directory::Directory;
+use crate::options::Options;
+use crate::stats::{Stats, count};
+
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) directory: Directory,
+    /// Whether everything has been heard from the control plane once.
+    pub(crate) synced: watch::Sender<bool>,
+    pub(crate) connected: AtomicBool,
+    /// Requests held.
+    pub(crate) requests: AtomicUsize,
+    /// Connections of clients.
+    pub(crate) connections: AtomicUsize,
+    pub(crate) forwarded: AtomicU64,
+    pub(crate) draining: AtomicBool,
+    peers: RwLock<Peers>,
+    /// Requests answered by the platform that were for no function, by reason.
+    problems: Mutex<Vec<(Reason, u64)>>,
+}
+
+#[derive(Default)]
+struct Peers {
+    me: Option<DataPlaneId>,
+    addresses: HashMap<DataPlaneId, Arc<str>>,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options) -> Self {
+        Shared {
+            options,
+            directory: Directory::default(),
+            synced: watch::Sender::new(false),
+            connected: AtomicBool::new(false),
+            requests: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            forwarded: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            peers: RwLock::default(),
+            problems: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn set_me(&self, me: DataPlaneId) {
+        self.peers.write().me = Some(me);
+    }
+
+    pub(crate) fn set_peers(&self, peers: Vec<(DataPlaneId, Arc<str>)>) {
+        self.peers.write().addresses = peers.into_iter().collect();
+    }
+
+    /// Where another data plane is; `None` for this one and for those that are not known to live.
+    pub(crate) fn peer(&self, id: DataPlaneId) -> Option<Arc<str>> {
+        let peers = self.peers.read();
+        if peers.me == Some(id) { None } else { peers.addresses.get(&id).cloned() }
+    }
+
+    pub(crate) fn count_problem(&self, reason: Reason) {
+        count(&mut self.problems.lock(), reason);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut functions: Vec<_> = self.directory.functions().iter().map(|f| f.stats()).collect();
+        functions.sort_by(|a, b| a.name.cmp(&b.name));
+        Stats {
+            functions,
+            requests: self.requests.load(Ordering::Relaxed),
+            connections: self.connections.load(Ordering::Relaxed),
+            problems: self.problems.lock().clone(),
+            forwarded: self.forwarded.load(Ordering::Relaxed),
+            synced: *self.synced.borrow(),
+            connected: self.connected.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Counts one for as long as it lives, if the limit allows.
+pub(crate) struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    pub(crate) fn within(counter: &'a AtomicUsize, limit: usize) -> Option<Self> {
+        let counted = Counted(counter);
+        // Undone by the drop when it is over the limit.
+        (counter.fetch_add(1, Ordering::Relaxed) < limit).then_some(counted)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,93 @@
+//! Counters, merged when asked for.
+
+use fanfare_dispatch::FunctionQueue;
+use fanfare_types::{FunctionId, FunctionName, Reason};
+
+use crate::function::Counters;
+
+/// What a data plane has done and holds.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Every function known, removed ones excluded.
+    pub functions: Vec<FunctionStats>,
+    /// Requests held now, waiting ones included.
+    pub requests: usize,
+    /// Connections of clients now.
+    pub connections: usize,
+    /// Requests answered by the platform before a function was found, by reason.
+    pub problems: Vec<(Reason, u64)>,
+    /// Requests forwarded to the data plane that owns their function.
+    pub forwarded: u64,
+    /// Whether everything has been heard from the control plane once.
+    pub synced: bool,
+    /// Whether a stream to the control plane is up.
+    pub connected: bool,
+}
+
+/// One function on one data plane. Counters begin with 0 when the function becomes known.
+#[derive(Clone, Debug)]
+pub struct FunctionStats {
+    /// Which.
+    pub function: FunctionId,
+    /// Its name.
+    pub name: FunctionName,
+    /// Requests in sandboxes now.
+    pub in_flight: u32,
+    /// Requests waiting now.
+    pub queued: u32,
+    /// Sandboxes that slots are held of now.
+    pub sandboxes: usize,
+    /// Requests that arrived.
+    pub arrivals: u64,
+    /// Slots given to requests on arrival.
+    pub warm: u64,
+    /// Slots given to waiting requests as others finished.
+    pub handed_over: u64,
+    /// Slots given to waiting requests as they came from other data planes.
+    pub moved: u64,
+    /// Slots of sandboxes just started, given to waiting requests.
+    pub cold: u64,
+    /// Requests answered by the function.
+    pub answered: u64,
+    /// Requests that reached user code and were not answered by it: timed out, abandoned, or its fault.
+    pub cut: u64,
+    /// Sandboxes condemned.
+    pub condemned: u64,
+    /// Requests answered by the platform, by reason.
+    pub problems: Vec<(Reason, u64)>,
+}
+
+impl FunctionStats {
+    pub(crate) fn new(
+        function: FunctionId,
+        name: FunctionName,
+        queue: &FunctionQueue,
+        sandboxes: usize,
+        counters: &Counters,
+    ) -> Self {
+        FunctionStats {
+            function,
+            name,
+            in_flight: queue.in_flight(),
+            queued: queue.queued(),
+            sandboxes,
+            arrivals: counters.arrivals,
+            warm: counters.warm,
+            handed_over: counters.handed_over,
+            moved: counters.moved,
+            cold: counters.cold,
+            answered: counters.answered,
+            cut: counters.cut,
+            condemned: counters.condemned,
+            problems: counters.problems.clone(),
+        }
+    }
+}
+
+/// Counts by reason.
+pub(crate) fn count(problems: &mut Vec<(Reason, u64)>, reason: Reason) {
+    match problems.iter_mut().find(|(counted, _)| *counted == reason) {
+        Some((_, count)) => *count += 1,
+        None => problems.push((reason, 1)),
+    }
+}

@@ -1,0 +1,136 @@
+//! One sandbox as requests see it: its endpoint, its pooled connections, and its end.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use fanfare_types::{GoneCause, SandboxId, Timestamp};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::endpoint::Endpoint;
+use crate::stream::Stream;
+
+/// A pooled connection older than this is not trusted: servers close idle ones by themselves, Node.js after 5 s.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// A connection to a sandbox or to another data plane, between two requests.
+pub(crate) type Connection = fanfare_http1::Connection<Stream>;
+
+/// One sandbox that slots are held of.
+///
+/// Its connections never outnumber its slots: a request takes an idle one wherever there is one, and only with none
+/// idle (so with as many connections as requests) makes another.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) endpoint: Endpoint,
+    pool: Mutex<Pool>,
+    gone: OnceLock<GoneCause>,
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    idle: Vec<Idle>,
+    /// Connections with a request on them.
+    lent: u32,
+    slots: u32,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Idle {
+    core: usize,
+    since: Timestamp,
+    connection: Connection,
+}
+
+impl Upstream {
+    pub(crate) fn new(sandbox: SandboxId, endpoint: Endpoint) -> Self {
+        Upstream {
+            sandbox,
+            endpoint,
+            pool: Mutex::new(Pool::default()),
+            gone: OnceLock::new(),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Lends an idle connection: of this core if there is one, else of another. `None` when the caller has to make
+    /// one. In both cases [`Upstream::give_back`] must follow.
+    pub(crate) fn lend(&self, core: usize, now: Timestamp) -> Option<Connection> {
+        let mut pool = self.pool.lock();
+        pool.lent += 1;
+        loop {
+            let idle = match pool.idle.iter().rposition(|idle| idle.core == core) {
+                Some(own) => pool.idle.swap_remove(own),
+                None => pool.idle.pop()?,
+            };
+            if now.since(idle.since) <= IDLE_MAX {
+                return Some(idle.connection);
+            }
+        }
+    }
+
+    /// Ends a loan; keeps the connection for the next request if it can carry one and there is a slot for it.
+    pub(crate) fn give_back(&self, core: usize, connection: Option<Connection>, now: Timestamp) {
+        let mut pool = self.pool.lock();
+        pool.lent = pool.lent.saturating_sub(1);
+        if let Some(connection) = connection
+            && !pool.closed
+            && pool.room() > 0
+        {
+            pool.idle.push(Idle { core, since: now, connection });
+        }
+    }
+
+    /// More slots are held of it.
+    pub(crate) fn granted(&self, slots: u32) {
+        let mut pool = self.pool.lock();
+        pool.slots = pool.slots.saturating_add(slots);
+    }
+
+    /// Fewer slots are held of it: idle connections go before another data plane makes its own.
+    pub(crate) fn released(&self, slots: u32) {
+        let mut pool = self.pool.lock();
+        pool.slots = pool.slots.saturating_sub(slots);
+        let extra = usize::try_from(-pool.room()).unwrap_or(0).min(pool.idle.len());
+        let keep = pool.idle.len() - extra;
+        let closing = pool.idle.split_off(keep);
+        drop(pool);
+        drop(closing);
+    }
+
+    /// No request will be sent to it any more.
+    pub(crate) fn close(&self) {
+        let mut pool = self.pool.lock();
+        pool.closed = true;
+        let closing = std::mem::take(&mut pool.idle);
+        drop(pool);
+        drop(closing);
+    }
+
+    /// It has ended, and this is how.
+    pub(crate) fn end(&self, cause: GoneCause) {
+        // It ends once; a second word about it would be the same.
+        let _ = self.gone.set(cause);
+        self.ended.notify_waiters();
+    }
+
+    /// How it ended, if that is known within `limit`.
+    pub(crate) async fn cause(&self, limit: Duration) -> Option<&GoneCause> {
+        let ended = self.ended.notified();
+        if self.gone.get().is_none() {
+            // Whether it was told or time ran out is asked below.
+            let _ = tokio::time::timeout(limit, ended).await;
+        }
+        self.gone.get()
+    }
+}
+
+impl Pool {
+    /// Slots without a connection; negative when there are too many.
+    fn room(&self) -> i64 {
+        i64::from(self.slots) - i64::from(self.lent) - self.idle.len() as i64
+    }
+}
