@@ -53,13 +53,17 @@ function protocolError(what) {
 }
 
 /** Says hello and waits to be let through; false when the runtime has gone instead. */
-async function passGate() {
-  fs.writeSync(GATE_FD, '{"type":"hello"}');
+function passGate() {
   const buffer = Buffer.alloc(PACKET_BYTES_MAX);
-  // Not the blocking kind: SIGTERM must be heard while a sandbox is paused here.
-  const count = await new Promise((resolve) => {
-    fs.read(GATE_FD, buffer, 0, buffer.length, null, (error, n) => resolve(error ? 0 : n));
-  });
+  let count;
+  try {
+    fs.writeSync(GATE_FD, '{"type":"hello"}');
+    // Blocking: a read in libuv's pool would keep the process from ending at SIGTERM.
+    count = fs.readSync(GATE_FD, buffer);
+  } catch (error) {
+    if (error.code !== 'ECONNRESET' && error.code !== 'EPIPE') throw error;
+    count = 0;
+  }
   if (count === 0) return false;
   let message;
   try {
@@ -169,7 +173,7 @@ function describe(error) {
 /** The trace without the shim's and Node's own frames. */
 function traceOf(error) {
   if (typeof error?.stack !== 'string') return describe(error);
-  const own = (line) => /^\s+at /.test(line) && (line.includes(__filename) || line.includes('(node:') || line.includes(' node:'));
+  const own = (line) => /^(\s+at |- )/.test(line) && (line.includes(__filename) || line.includes('(node:') || line.includes(' node:'));
   return error.stack.split('\n').filter((line) => !own(line)).join('\n');
 }
 
@@ -363,11 +367,14 @@ class Server {
     this.handler = handler;
     this.stopping = false;
     this.inFlight = 0;
+    // Sockets with a whole request in hand: what is said on them is its answer and nothing else.
+    this.busy = new WeakSet();
     this.http = http.createServer({
       maxHeaderSize: HEAD_BYTES_MAX,
       // The data plane decides when a connection is over, and for how long a request may run.
       keepAliveTimeout: 0,
       requestTimeout: 0,
+      requireHostHeader: false,
     });
     this.http.on('request', (request, response) => this.onRequest(request, response));
     this.http.on('checkContinue', (request, response) => {
@@ -376,7 +383,7 @@ class Server {
     });
     this.http.on('connect', (request, socket) => refuseSocket(socket, 501, 'CONNECT is not served'));
     this.http.on('clientError', (error, socket) => {
-      if (error.code === 'ECONNRESET' || !socket.writable) {
+      if (error.code === 'ECONNRESET' || !socket.writable || this.busy.has(socket)) {
         socket.destroy();
       } else if (error.code === 'HPE_HEADER_OVERFLOW') {
         refuseSocket(socket, 431, `the head has more than ${HEAD_BYTES_MAX} bytes`);
@@ -387,27 +394,31 @@ class Server {
   }
 
   async onRequest(request, response) {
+    const { socket } = request;
     this.inFlight += 1;
     response.sendDate = false;
     // An error of the socket is followed by close, which is where it is dealt with.
     response.on('error', () => {});
     request.on('error', () => {});
-    response.on('close', () => this.over());
+    response.on('close', () => this.over(socket));
     let body;
     try {
       this.check(request);
       body = await this.readBody(request);
     } catch (error) {
+      this.busy.add(socket);
       if (error instanceof Refused) this.refuse(request, response, error);
       else response.destroy();
       return;
     }
+    this.busy.add(socket);
     const answer = await this.call(request, body);
     try {
       await this.send(response, answer, request.method === 'HEAD');
     } catch (error) {
       process.stderr.write(`${traceOf(error)}\n`);
-      response.destroy();
+      // Cut, but after what has been written: that is still on its way in this turn of the loop.
+      setImmediate(() => response.socket?.destroySoon());
     }
   }
 
@@ -417,6 +428,9 @@ class Server {
     }
     if (request.rawHeaders.length > 2 * HEADERS_MAX) throw new Refused(431, `more than ${HEADERS_MAX} header fields`);
     const coding = request.headers['transfer-encoding'];
+    if (coding !== undefined && request.httpVersion === '1.0') {
+      throw new Refused(400, 'Transfer-Encoding with HTTP/1.0 is ambiguous');
+    }
     if (coding !== undefined && coding.toLowerCase() !== 'chunked') {
       throw new Refused(501, 'the only transfer coding is chunked, once');
     }
@@ -451,14 +465,18 @@ class Server {
     const answer = problem(status, reason, 'The request was refused', message, id);
     response.shouldKeepAlive = false;
     response.writeHead(status, [...answer.fields, ['content-length', answer.body.length]].flat());
-    response.end(request.method === 'HEAD' ? undefined : answer.body);
-    // So that a peer that is still writing reads the refusal.
+    if (request.method === 'HEAD') response.flushHeaders();
+    else response.write(answer.body);
+    // It is all said, but the connection is closed only later, so that a peer that is still writing reads it.
+    const end = () => response.end();
     let left = LINGER_BYTES_MAX;
     request.on('data', (part) => {
       left -= part.length;
-      if (left <= 0) request.destroy();
+      if (left <= 0) end();
     });
-    setTimeout(() => request.destroy(), LINGER_MS).unref();
+    request.on('end', end);
+    setTimeout(end, LINGER_MS).unref();
+    request.resume();
   }
 
   async call(request, body) {
@@ -503,8 +521,9 @@ class Server {
     }
   }
 
-  over() {
+  over(socket) {
     this.inFlight -= 1;
+    this.busy.delete(socket);
     if (this.stopping) this.finish();
   }
 
@@ -539,7 +558,7 @@ function refuseSocket(socket, status, detail) {
   const fields = [...answer.fields, ['content-length', answer.body.length], ['connection', 'close']];
   const head = `HTTP/1.1 ${status} ${http.STATUS_CODES[status]}\r\n${fields.map(([n, v]) => `${n}: ${v}\r\n`).join('')}\r\n`;
   socket.end(Buffer.concat([Buffer.from(head, 'latin1'), answer.body]));
-  socket.setTimeout(LINGER_MS, () => socket.destroy());
+  setTimeout(() => socket.destroy(), LINGER_MS).unref();
 }
 
 // --- the whole ------------------------------------------------------------------------------------------------
@@ -550,9 +569,9 @@ async function main() {
     process.exit(2);
   }
   let server = null;
-  process.on('SIGTERM', () => (server ? server.stop() : process.exit(0)));
   try {
-    if (!(await passGate())) process.exit(0);
+    if (!passGate()) process.exit(0);
+    process.on('SIGTERM', () => (server ? server.stop() : process.exit(0)));
     const settings = readSettings();
     const handler = await load(settings);
     server = new Server(settings, handler);

@@ -155,8 +155,8 @@ def add_env(env):
 
 def pass_gate(gate):
     """Says hello and waits to be let through; False when the runtime has gone instead."""
-    gate.sendall(b'{"type":"hello"}')
     try:
+        gate.sendall(b'{"type":"hello"}')
         packet, _ = receive_packet(gate, 0)
     except ConnectionError:
         return False
@@ -1024,7 +1024,8 @@ def serve_together(server, listener, gate, users_sigterm, count):
             end_like(workers, worker.pid)
         if word != b"r":
             gate.sendall(word)  # why it failed, in the gate's own form
-            end_like(workers, worker.pid)
+            kill(workers)
+            os._exit(1)
     Leader(server, Waiter(listener), workers).lead(gate)
 
 
@@ -1038,8 +1039,11 @@ def work(server, sock, users_sigterm):
         except Failure as e:
             say_failed(sock, e)
             flush_and_exit(1)
+        users_sigterm = catch_sigterm(exit_at_once)
     # Not SIG_IGN, which programs started by the handler would inherit: the leader says when it is over.
-    users_sigterm = catch_sigterm(lambda _signum, _frame: None) or users_sigterm
+    _signal.signal(_signal.SIGTERM, lambda _signum, _frame: None)
+    # Never closed: for the leader its end must be the end of this process, not of a Python object on the way there.
+    os.dup(sock.fileno())
     sock.sendall(b"r")
     while True:
         try:
@@ -1111,6 +1115,9 @@ class Leader:
     def finish(self):
         """Lets every handler process finish its request, then end."""
         self.waiter.listener.close()
+        # Those with a request in hand stay open in the process that works on it, until it has answered.
+        for connection in self.waiter.connections.values():
+            connection.sock.close()
         for worker in self.workers.values():
             # Its answer is on the connection before this end of file is read.
             worker.sock.shutdown(_socket.SHUT_WR)
@@ -1119,11 +1126,15 @@ class Leader:
         os._exit(0)
 
 
+def kill(workers):
+    for worker in workers.values():
+        os.kill(worker.pid, _signal.SIGKILL)
+
+
 def end_like(workers, pid):
     """Ends the sandbox the way one of its handler processes ended."""
     # That one, too: should it only have closed its socket, it would be waited for in vain.
-    for worker in workers.values():
-        os.kill(worker.pid, _signal.SIGKILL)
+    kill(workers)
     _, status = os.waitpid(pid, 0)
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
@@ -1149,7 +1160,16 @@ def open_descriptors():
         names = os.listdir("/proc/self/fd")
     except OSError:
         names = range(1024)
-    return {int(name) for name in names}
+    # Asked again one by one: the listing had a descriptor of its own, whose number is free now.
+    return {int(name) for name in names if is_open(int(name))}
+
+
+def is_open(fd):
+    try:
+        os.fstat(fd)
+        return True
+    except OSError:
+        return False
 
 
 def shared_state(before):
@@ -1170,13 +1190,11 @@ def shared_state(before):
         pass
     S_IFMT, S_IFSOCK = 0o170000, 0o140000
     for fd in sorted(open_descriptors() - before):
+        is_socket = os.fstat(fd).st_mode & S_IFMT == S_IFSOCK
         try:
-            is_socket = os.fstat(fd).st_mode & S_IFMT == S_IFSOCK
             kind = os.readlink("/proc/self/fd/%d" % fd)
-        except FileNotFoundError:
-            kind = ""
         except OSError:
-            continue  # the descriptor of the listing itself
+            kind = ""
         if is_socket or kind == "anon_inode:[eventpoll]":
             what = "a socket" if is_socket else "an epoll instance"
             return "sockets", "importing the handler left %s open, which all copies would share" % what

@@ -20,6 +20,15 @@ NODE = os.environ.get("FANFARE_TEST_NODE", "node")
 EVENT_TIMEOUT_S = 30
 
 
+# What this process was itself started with is not for its children.
+for _fd in map(int, os.listdir("/proc/self/fd")):
+    try:
+        if _fd > 2:
+            os.set_inheritable(_fd, False)
+    except OSError:
+        pass  # the listing's own descriptor
+
+
 def which(program):
     for directory in os.environ.get("PATH", "").split(os.pathsep):
         if os.access(os.path.join(directory, program), os.X_OK):

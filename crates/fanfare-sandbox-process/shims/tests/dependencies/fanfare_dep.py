@@ -1,0 +1,1 @@
+WORD = "a dependency"

@@ -1,0 +1,7 @@
+import select
+
+EPOLL = select.epoll()
+
+
+def handler(event, context):
+    return "with an epoll instance"

@@ -1,0 +1,3 @@
+const word = require('fanfare_dep_node');
+
+exports.handler = () => word;

@@ -1,0 +1,5 @@
+from fanfare_dep import WORD
+
+
+def handler(event, context):
+    return WORD

@@ -1,0 +1,2 @@
+import numpy  # noqa: F401
+from counts_imports import handler  # noqa: F401
