@@ -1,1 +1,29 @@
-//! The control plane's shell: API, store, streams, timers around the engine.
+//! The control plane's shell: API, store, streams and timers around the engine.
+//!
+//! Where to look:
+//! - what is registered, and when it is durable: `registry`;
+//! - who owns the engine, and what goes in and out: `engine_loop`;
+//! - who is connected, and who is lost: `hub`, `liveness`;
+//! - the HTTP API: `api`; code blobs: `blobs`; log lines: `transfers`.
+//!
+//! Every decision about sandboxes is `fanfare-engine`'s; nothing here decides anything about them.
+
+mod api;
+mod blobs;
+mod clock;
+mod control_plane;
+mod engine_loop;
+mod error;
+mod hub;
+mod leader;
+mod limits;
+mod liveness;
+mod options;
+mod registry;
+mod transfers;
+mod view;
+
+pub use api::{openapi_document, routes};
+pub use control_plane::{ControlPlane, Handle};
+pub use error::ControlPlaneError;
+pub use options::Options;

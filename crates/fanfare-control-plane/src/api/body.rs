@@ -1,0 +1,60 @@
+//! Bodies and parameters, bounded before they are parsed.
+
+use axum::body::{Body, HttpBody};
+use axum::extract::Query;
+use axum::extract::rejection::QueryRejection;
+use bytes::{Bytes, BytesMut};
+use fanfare_types::{Reason, limits::API_BODY_BYTES_MAX};
+use http::{HeaderMap, header};
+use http_body_util::BodyExt;
+
+use super::problem::Failure;
+use crate::limits::API_BODY_TIMEOUT;
+
+/// A JSON body, whole.
+pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
+    let given = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("not text"));
+    let media_type = given.unwrap_or("none").split(';').next().unwrap_or("").trim();
+    if !media_type.eq_ignore_ascii_case("application/json") {
+        let detail = format!("the content type is {media_type:.100}; send application/json");
+        return Err(Failure::new(Reason::UnsupportedMediaType, detail));
+    }
+    match tokio::time::timeout(API_BODY_TIMEOUT, collect(body)).await {
+        Ok(collected) => collected,
+        Err(_) => {
+            let detail = format!("the body did not arrive within {API_BODY_TIMEOUT:?}");
+            Err(Failure::new(Reason::BadRequest, detail))
+        }
+    }
+}
+
+/// A query string, or what is wrong with it.
+pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Failure> {
+    match query {
+        Ok(Query(query)) => Ok(query),
+        Err(rejection) => Err(Failure::new(Reason::BadRequest, rejection.body_text())),
+    }
+}
+
+async fn collect(mut body: Body) -> Result<Bytes, Failure> {
+    let too_large = || {
+        let detail = format!("the body has more than {API_BODY_BYTES_MAX} bytes, which is the limit");
+        let mut failure = Failure::new(Reason::TooLarge, detail);
+        failure.problem.limit = Some(API_BODY_BYTES_MAX.to_string());
+        failure
+    };
+    if body.size_hint().lower() > API_BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|error| Failure::new(Reason::BadRequest, format!("the body broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if whole.len() + data.len() > API_BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
+}

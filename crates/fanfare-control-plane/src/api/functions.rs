@@ -1,0 +1,312 @@
+//! Functions: register, list, describe, delete, prepare.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use fanfare_api::{
+    DecisionDocument, DeployOutcome, DeployResult, FailureDocument, FieldError, FunctionDocument,
+    FunctionListDocument, FunctionState, FunctionStatusDocument, FunctionSummaryDocument, PrepareResult,
+    Problem, SandboxCounts,
+};
+use fanfare_engine::FunctionStatus;
+use fanfare_types::{FunctionId, FunctionSpec, Reason, RevisionId, Timestamp};
+use http::{HeaderMap, StatusCode, header};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::sync::oneshot;
+
+use super::App;
+use super::body;
+use super::problem::Failure;
+use crate::engine_loop::Input;
+use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PREPARE_GRACE};
+use crate::registry::{Change, Done, Function};
+
+/// A path parameter, or why it is none.
+pub(super) type Name = Result<Path<String>, PathRejection>;
+
+/// Register a new function. It exists, durably, when this is answered.
+#[utoipa::path(
+    post, path = "/v1/functions", tag = "functions", request_body = FunctionDocument,
+    responses(
+        (status = 201, body = DeployResult),
+        (status = 409, description = "There is a function of that name", body = Problem),
+        (status = 422, description = "A field is wrong, or the code was not uploaded", body = Problem),
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    content: Body,
+) -> Result<Response, Failure> {
+    let spec = checked(&app, &body::json(&headers, content).await?)?;
+    register(&app, Change::Create(spec.clone()), &spec).await
+}
+
+/// Register a function, or a new revision of it. The same content again changes nothing.
+#[utoipa::path(
+    put, path = "/v1/functions/{name}", tag = "functions", request_body = FunctionDocument,
+    params(("name" = String, Path)),
+    responses(
+        (status = 200, description = "Updated, or unchanged", body = DeployResult),
+        (status = 201, description = "Created", body = DeployResult),
+        (status = 422, description = "A field is wrong, or the code was not uploaded", body = Problem),
+    )
+)]
+pub(super) async fn put(
+    State(app): State<Arc<App>>,
+    name: Name,
+    headers: HeaderMap,
+    content: Body,
+) -> Result<Response, Failure> {
+    let name = path(name)?;
+    let spec = checked(&app, &body::json(&headers, content).await?)?;
+    if spec.name.as_str() != name {
+        return Err(FieldError::new(
+            "name",
+            format!("{:?}", spec.name.as_str()),
+            format!("{name:?}, as in the path"),
+        )
+        .into());
+    }
+    register(&app, Change::Put(spec.clone()), &spec).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    limit: Option<u32>,
+    after: Option<String>,
+}
+
+/// Functions in the order of their names.
+#[utoipa::path(
+    get, path = "/v1/functions", tag = "functions",
+    params(
+        ("limit" = Option<u32>, Query, description = "At most so many: 1 to 1000, default 100"),
+        ("after" = Option<String>, Query, description = "Only names after this one: `next` of the page before"),
+    ),
+    responses((status = 200, body = FunctionListDocument))
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Json<FunctionListDocument>, Failure> {
+    let query = body::query(query)?;
+    let limit = query.limit.unwrap_or(LIST_LIMIT_DEFAULT);
+    if !(1..=LIST_LIMIT_MAX).contains(&limit) {
+        return Err(FieldError::new("limit", limit, format!("1 to {LIST_LIMIT_MAX}")).into());
+    }
+    let (page, more) = app.registry.page(query.after.as_deref(), limit as usize);
+    let (_, statuses) = statuses(&app, page.iter().map(|f| f.id.function).collect()).await?;
+    let next = page.last().filter(|_| more).map(|f| f.spec.name.to_string());
+    let functions =
+        page.iter().zip(statuses).map(|(function, status)| summary(function, status.as_ref())).collect();
+    Ok(Json(FunctionListDocument { functions, next }))
+}
+
+/// One function in full: as registered, its sandboxes, its last decisions and its last failure.
+#[utoipa::path(
+    get, path = "/v1/functions/{name}", tag = "functions", params(("name" = String, Path)),
+    responses((status = 200, body = FunctionStatusDocument), (status = 404, body = Problem))
+)]
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    name: Name,
+) -> Result<Json<FunctionStatusDocument>, Failure> {
+    let function = find(&app, &path(name)?)?;
+    let (now, statuses) = statuses(&app, vec![function.id.function]).await?;
+    let status = statuses.into_iter().next().flatten();
+    Ok(Json(describe(&function, status.as_ref(), now)))
+}
+
+/// Delete a function. Its name is free at once; requests under way finish, waiting ones are refused.
+#[utoipa::path(
+    delete, path = "/v1/functions/{name}", tag = "functions", params(("name" = String, Path)),
+    responses((status = 204, description = "Deleted, durably"), (status = 404, body = Problem))
+)]
+pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
+    let name = path(name)?;
+    let function = find(&app, &name)?;
+    let change = Change::Delete(function.spec.name.clone());
+    app.registry.change(change).await.map_err(|error| Failure::registry(&name, error))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Make code, dependencies and template of the current revision ready on one node, and prove that a sandbox starts.
+#[utoipa::path(
+    post, path = "/v1/functions/{name}/prepare", tag = "functions", params(("name" = String, Path)),
+    responses(
+        (status = 200, body = PrepareResult),
+        (status = 404, body = Problem),
+        (status = 503, description = "It does not start; the problem has the last lines of its log", body = Problem),
+    )
+)]
+pub(super) async fn prepare(State(app): State<Arc<App>>, name: Name) -> Result<Json<PrepareResult>, Failure> {
+    let function = find(&app, &path(name)?)?;
+    let began = Instant::now();
+    let limit = function.spec.timeouts.start + PREPARE_GRACE;
+    let (answer, answered) = oneshot::channel();
+    let prepare = Input::Prepare { revision: function.id, answer };
+    app.engine.send(prepare).await.map_err(|_| Failure::stopping())?;
+    match tokio::time::timeout(limit, answered).await {
+        Ok(Ok(Ok(node))) => Ok(Json(PrepareResult {
+            name: function.spec.name.to_string(),
+            revision: function.id.number,
+            node: node.to_string(),
+            elapsed_ms: began.elapsed().as_secs_f64() * 1e3,
+        })),
+        Ok(Ok(Err(failure))) => Err(Failure::from(&failure)),
+        Ok(Err(_)) => Err(Failure::new(Reason::Unavailable, "too many preparations are under way")),
+        Err(_) => {
+            let detail = format!("no node has prepared revision {} within {limit:?}", function.id.number);
+            Err(Failure::new(Reason::StartTimeout, detail))
+        }
+    }
+}
+
+pub(super) fn path(name: Name) -> Result<String, Failure> {
+    match name {
+        Ok(Path(name)) => Ok(name),
+        Err(rejection) => Err(Failure::new(Reason::BadRequest, rejection.body_text())),
+    }
+}
+
+pub(super) fn find(app: &App, name: &str) -> Result<Function, Failure> {
+    app.registry.function(name).ok_or_else(|| Failure::no_such_function(name))
+}
+
+fn checked(app: &App, json: &[u8]) -> Result<Arc<FunctionSpec>, Failure> {
+    let spec =
+        FunctionSpec::try_from(FunctionDocument::from_json(json).map_err(|error| unread(json, error))?)?;
+    if let Some(digest) = spec.code
+        && !app.blobs.touch(digest)
+    {
+        let mut failure = Failure::new(Reason::CodeNotFound, format!("the code {digest} was not uploaded"));
+        failure.problem.field = Some("code".to_owned());
+        return Err(failure);
+    }
+    Ok(Arc::new(spec))
+}
+
+/// No field is wrong when there is no document.
+fn unread(json: &[u8], error: FieldError) -> Failure {
+    match serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(json) {
+        Ok(_) => error.into(),
+        Err(_) => Failure::new(Reason::BadRequest, error.message),
+    }
+}
+
+async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Response, Failure> {
+    let name = spec.name.as_str();
+    let done = app.registry.change(change).await.map_err(|error| Failure::registry(name, error))?;
+    let deployed = |id: RevisionId, outcome| {
+        Json(DeployResult {
+            name: name.to_owned(),
+            id: id.function.to_string(),
+            revision: id.number,
+            outcome,
+        })
+    };
+    Ok(match done {
+        Done::Created(id) => {
+            let location = [(header::LOCATION, format!("/v1/functions/{name}"))];
+            (StatusCode::CREATED, location, deployed(id, DeployOutcome::Created)).into_response()
+        }
+        Done::Updated(id) => deployed(id, DeployOutcome::Updated).into_response(),
+        Done::Unchanged(id) => deployed(id, DeployOutcome::Unchanged).into_response(),
+        Done::Deleted | Done::Peer(_) => {
+            return Err(Failure::new(Reason::Internal, "a registration ended as something else"));
+        }
+    })
+}
+
+/// What the engine says about functions, and its time.
+async fn statuses(
+    app: &App,
+    ids: Vec<FunctionId>,
+) -> Result<(Timestamp, Vec<Option<FunctionStatus>>), Failure> {
+    let (answer, answered) = oneshot::channel();
+    app.engine.send(Input::Functions { ids, answer }).await.map_err(|_| Failure::stopping())?;
+    answered.await.map_err(|_| Failure::stopping())
+}
+
+fn summary(function: &Function, status: Option<&FunctionStatus>) -> FunctionSummaryDocument {
+    let document = FunctionDocument::from(&*function.spec);
+    FunctionSummaryDocument {
+        kind: document.handler.kind().to_owned(),
+        name: document.name,
+        revision: function.id.number,
+        runtime: function.spec.runtime.to_string(),
+        state: state(status),
+        sandboxes: counts(status),
+    }
+}
+
+fn describe(function: &Function, status: Option<&FunctionStatus>, now: Timestamp) -> FunctionStatusDocument {
+    let failure = status.and_then(|status| status.last_failure.as_ref());
+    FunctionStatusDocument {
+        function: FunctionDocument::from(&*function.spec),
+        id: function.id.function.to_string(),
+        revision: function.id.number,
+        state: state(status),
+        sandboxes: counts(status),
+        in_flight: status.map_or(0, |status| status.in_flight),
+        queued: status.map_or(0, |status| status.queued),
+        execution_ms: None,
+        decisions: status.map(|status| decisions(status, now)).unwrap_or_default(),
+        last_failure: failure.map(|last| FailureDocument {
+            age_s: now.since(last.at).as_secs_f64(),
+            reason: last.failure.kind.reason().code().to_owned(),
+            detail: last.failure.detail.clone(),
+            revision: function.id.number,
+            node: None,
+            log_tail: last.failure.log_tail.clone(),
+        }),
+    }
+}
+
+/// Newest first; each with the number before it.
+fn decisions(status: &FunctionStatus, now: Timestamp) -> Vec<DecisionDocument> {
+    let mut before = 0;
+    let mut documents: Vec<_> = status
+        .decisions
+        .iter()
+        .map(|decision| DecisionDocument {
+            age_s: now.since(decision.at).as_secs_f64(),
+            from: std::mem::replace(&mut before, decision.sandboxes),
+            to: decision.sandboxes,
+            reason: decision.reason.clone(),
+        })
+        .collect();
+    documents.reverse();
+    documents
+}
+
+fn state(status: Option<&FunctionStatus>) -> FunctionState {
+    let Some(status) = status else { return FunctionState::Idle };
+    if status.ready + status.ready_of_old_revisions > 0 {
+        FunctionState::Ready
+    } else if status.last_failure.is_some() {
+        FunctionState::Failed
+    } else if status.starting + status.desired > 0 {
+        FunctionState::Starting
+    } else {
+        FunctionState::Idle
+    }
+}
+
+fn counts(status: Option<&FunctionStatus>) -> SandboxCounts {
+    status.map_or_else(SandboxCounts::default, |status| SandboxCounts {
+        wanted: status.desired,
+        ready: status.ready + status.ready_of_old_revisions,
+        starting: status.starting,
+        stopping: status.stopping,
+    })
+}

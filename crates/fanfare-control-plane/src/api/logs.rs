@@ -1,0 +1,258 @@
+//! A function's log, from all nodes that have lines of it.
+//!
+//! Nodes keep the lines; each sends them under a number that it is given. The last lines of all nodes are merged by
+//! the nodes' clocks. Then each node is asked to go on; what it repeats is dropped by its line numbers, and what is
+//! missing is said.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use fanfare_api::{FieldError, LogLineDocument, LogStreamName, Problem};
+use fanfare_link::{LogRecord, LogStream};
+use fanfare_types::{FunctionId, NodeId, Reason, ToNode};
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream, SelectAll};
+use http::header;
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::App;
+use super::body;
+use super::functions::{Name, find, path};
+use super::problem::Failure;
+use crate::engine_loop::Input;
+use crate::limits::{LOG_NODE_TIMEOUT, LOG_QUEUE_LINES, LOG_READERS_MAX, LOG_TAIL_DEFAULT, LOG_TAIL_MAX};
+use crate::view::NodeRef;
+
+/// How often a follower looks for nodes that have come, or whose lines broke off.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Lines that a node repeats when it is asked to go on, so that none written meanwhile is missed.
+const OVERLAP_LINES: u32 = 1_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogsQuery {
+    tail: Option<u32>,
+    #[serde(default)]
+    follow: bool,
+}
+
+/// The last lines of a function's log, and what follows: one JSON document per line.
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/logs", tag = "functions",
+    params(
+        ("name" = String, Path),
+        ("tail" = Option<u32>, Query, description = "So many of the last lines: 0 to 10000, default 100"),
+        ("follow" = Option<bool>, Query, description = "Then go on until the client closes"),
+    ),
+    responses(
+        (status = 200, content_type = "application/x-ndjson", body = LogLineDocument),
+        (status = 404, body = Problem),
+    )
+)]
+pub(super) async fn logs(
+    State(app): State<Arc<App>>,
+    name: Name,
+    query: Result<Query<LogsQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let query = body::query(query)?;
+    let function = find(&app, &path(name)?)?.id.function;
+    let tail = query.tail.unwrap_or(LOG_TAIL_DEFAULT);
+    if tail > LOG_TAIL_MAX {
+        return Err(FieldError::new("tail", tail, format!("0 to {LOG_TAIL_MAX}")).into());
+    }
+    let permit = app.log_readers.clone().try_acquire_owned().map_err(|_| {
+        Failure::new(
+            Reason::Unavailable,
+            format!("{LOG_READERS_MAX} requests for logs are open, which is the limit"),
+        )
+    })?;
+    let (out, lines) = mpsc::channel(LOG_QUEUE_LINES);
+    let reader =
+        Reader { app, function, out, positions: BTreeMap::new(), names: BTreeMap::new(), _permit: permit };
+    tokio::spawn(reader.run(tail, query.follow));
+    let content = Body::from_stream(ReceiverStream::new(lines).map(Ok::<_, std::convert::Infallible>));
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], content).into_response())
+}
+
+struct Reader {
+    app: Arc<App>,
+    function: FunctionId,
+    out: mpsc::Sender<Bytes>,
+    positions: BTreeMap<NodeId, Position>,
+    names: BTreeMap<NodeId, Arc<str>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// How far a node's lines were read.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    incarnation: u64,
+    seq: u64,
+}
+
+/// Lines of several nodes as they come; `None` when a node's end.
+type Lines = SelectAll<BoxStream<'static, (NodeId, Option<LogRecord>)>>;
+
+/// The reader has left, or the control plane is stopping.
+struct Gone;
+
+impl Reader {
+    async fn run(mut self, tail: u32, follow: bool) {
+        if tail > 0 && self.tail(tail).await.is_err() {
+            return;
+        }
+        if follow {
+            // It ends only by leaving.
+            let _ = self.follow(tail).await;
+        }
+    }
+
+    /// Sends the last lines of all nodes together, in the order of their clocks.
+    async fn tail(&mut self, tail: u32) -> Result<(), Gone> {
+        let nodes = self.nodes().await?;
+        let mut incomplete: BTreeSet<NodeId> = nodes.iter().map(|node| node.id).collect();
+        let mut lines = Lines::new();
+        self.ask(&nodes, tail, false, &mut lines).await?;
+        let mut newest: BTreeMap<(u64, NodeId, u64), LogRecord> = BTreeMap::new();
+        // A node that is slow is waited for, one that is silent is not.
+        while let Ok(Some((node, line))) = tokio::time::timeout(LOG_NODE_TIMEOUT, lines.next()).await {
+            let Some(line) = line else {
+                incomplete.remove(&node);
+                continue;
+            };
+            if let Some(position) = self.positions.get_mut(&node) {
+                position.seq = position.seq.max(line.seq);
+            }
+            newest.insert((line.time_unix_ms, node, line.seq), line);
+            if newest.len() > tail as usize {
+                newest.pop_first();
+            }
+        }
+        for ((_, node, _), line) in newest {
+            self.send(node, line).await?;
+        }
+        for node in incomplete {
+            let said = format!("the node sent nothing for {LOG_NODE_TIMEOUT:?}; lines of it may be missing");
+            self.say(node, said).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends lines as nodes write them, also of nodes that come later.
+    async fn follow(&mut self, tail: u32) -> Result<(), Gone> {
+        let mut lines = Lines::new();
+        let mut open = BTreeSet::new();
+        let mut look = tokio::time::interval(LOOK_INTERVAL);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // What was there before is wanted from nodes that were asked for it, and from nodes that come later.
+        let mut overlap = if tail == 0 { 0 } else { OVERLAP_LINES };
+        loop {
+            let (out, shutdown) = (self.out.clone(), self.app.shutdown.clone());
+            tokio::select! {
+                biased;
+                () = out.closed() => return Err(Gone),
+                () = shutdown.cancelled() => return Err(Gone),
+                _ = look.tick() => {
+                    let mut nodes = self.nodes().await?;
+                    nodes.retain(|node| !open.contains(&node.id));
+                    open.extend(nodes.iter().map(|node| node.id));
+                    self.ask(&nodes, overlap, true, &mut lines).await?;
+                    overlap = OVERLAP_LINES;
+                }
+                Some((node, line)) = lines.next(), if !lines.is_empty() => match line {
+                    Some(line) => self.go_on(node, line).await?,
+                    None => drop(open.remove(&node)),
+                },
+            }
+        }
+    }
+
+    /// Sends a line unless it was sent before; says how many are missing in front of it.
+    async fn go_on(&mut self, node: NodeId, line: LogRecord) -> Result<(), Gone> {
+        if let Some(position) = self.positions.get_mut(&node) {
+            if line.seq <= position.seq {
+                return Ok(());
+            }
+            let missing = line.seq - position.seq - 1;
+            let known = position.seq > 0;
+            position.seq = line.seq;
+            if known && missing > 0 {
+                self.say(
+                    node,
+                    format!("{missing} lines are missing: they came faster than they could be kept"),
+                )
+                .await?;
+            }
+        }
+        self.send(node, line).await
+    }
+
+    /// Connected nodes; each one's position is kept unless it has started anew.
+    async fn nodes(&mut self) -> Result<Vec<NodeRef>, Gone> {
+        let (answer, answered) = oneshot::channel();
+        self.app.engine.send(Input::Nodes { answer }).await.map_err(|_| Gone)?;
+        let nodes = answered.await.map_err(|_| Gone)?;
+        for node in &nodes {
+            let begin = Position { incarnation: node.incarnation, seq: 0 };
+            let position = self.positions.entry(node.id).or_insert(begin);
+            if position.incarnation != node.incarnation {
+                *position = begin;
+            }
+            self.names.insert(node.id, node.name.clone());
+        }
+        Ok(nodes)
+    }
+
+    async fn ask(
+        &self,
+        nodes: &[NodeRef],
+        tail_lines: u32,
+        follow: bool,
+        lines: &mut Lines,
+    ) -> Result<(), Gone> {
+        let mut messages = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let transfer = self.app.transfers.open();
+            let id = node.id;
+            let message =
+                ToNode::Logs { transfer: transfer.number, function: self.function, tail_lines, follow };
+            messages.push((node.clone(), message));
+            lines.push(transfer.map(move |line| (id, Some(line))).chain(stream::iter([(id, None)])).boxed());
+        }
+        self.app.engine.send(Input::TellNodes(messages)).await.map_err(|_| Gone)
+    }
+
+    async fn say(&self, node: NodeId, text: String) -> Result<(), Gone> {
+        self.send(
+            node,
+            LogRecord { seq: 0, time_unix_ms: 0, sandbox: None, stream: LogStream::Platform, text },
+        )
+        .await
+    }
+
+    async fn send(&self, node: NodeId, line: LogRecord) -> Result<(), Gone> {
+        let document = LogLineDocument {
+            seq: (line.seq > 0).then_some(line.seq),
+            time_unix_ms: (line.time_unix_ms > 0).then_some(line.time_unix_ms),
+            node: self.names.get(&node).map(ToString::to_string),
+            sandbox: line.sandbox.map(|sandbox| sandbox.to_string()),
+            stream: match line.stream {
+                LogStream::Stdout => LogStreamName::Stdout,
+                LogStream::Stderr => LogStreamName::Stderr,
+                LogStream::Platform => LogStreamName::Platform,
+            },
+            text: line.text,
+        };
+        let mut json = serde_json::to_vec(&document).map_err(|_| Gone)?;
+        json.push(b'\n');
+        self.out.send(json.into()).await.map_err(|_| Gone)
+    }
+}

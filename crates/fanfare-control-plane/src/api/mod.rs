@@ -1,0 +1,132 @@
+//! The control API over HTTP.
+//!
+//! One table, [`routes`], says what is served; the OpenAPI document is tested against it. Every answer passes the
+//! [`guard`], which names the request, keeps web pages of other sites out, and turns every failure into a problem
+//! document.
+
+mod blobs;
+mod body;
+mod functions;
+mod guard;
+mod logs;
+mod openapi;
+mod problem;
+mod server;
+mod status;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::routing::{self, MethodRouter};
+use fanfare_types::{Epoch, Reason};
+use http::Method;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+pub use openapi::openapi_document;
+pub(crate) use server::serve;
+
+use crate::Options;
+use crate::blobs::Blobs;
+use crate::engine_loop::Input;
+use crate::hub::SharedHub;
+use crate::limits::LOG_READERS_MAX;
+use crate::registry::Registry;
+use crate::transfers::Transfers;
+use problem::Failure;
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) name: String,
+    pub(crate) epoch: Epoch,
+    /// Whether only this machine can reach the API.
+    pub(crate) loopback: bool,
+    pub(crate) registry: Registry,
+    pub(crate) engine: mpsc::Sender<Input>,
+    pub(crate) blobs: Blobs,
+    pub(crate) transfers: Transfers,
+    pub(crate) log_readers: Arc<Semaphore>,
+    /// Open-ended answers end with it.
+    pub(crate) shutdown: CancellationToken,
+    /// Requests taken, which also names them.
+    pub(crate) requests: AtomicU64,
+    /// Requests answered with a 5xx status.
+    pub(crate) failures: AtomicU64,
+}
+
+impl App {
+    pub(crate) fn new(
+        options: &Options,
+        hub: &SharedHub,
+        address: SocketAddr,
+        shutdown: CancellationToken,
+    ) -> Arc<App> {
+        Arc::new(App {
+            name: options.name.clone(),
+            epoch: hub.0.epoch,
+            loopback: address.ip().is_loopback(),
+            registry: hub.0.registry.clone(),
+            engine: hub.0.engine.clone(),
+            blobs: hub.0.blobs.clone(),
+            transfers: hub.0.transfers.clone(),
+            log_readers: Arc::new(Semaphore::new(LOG_READERS_MAX)),
+            shutdown,
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        })
+    }
+}
+
+/// Every method and path that is served.
+#[must_use]
+pub fn routes() -> Vec<(Method, &'static str)> {
+    table().into_iter().map(|(method, path, _)| (method, path)).collect()
+}
+
+type Route = (Method, &'static str, MethodRouter<Arc<App>>);
+
+fn table() -> Vec<Route> {
+    vec![
+        get("/healthz", status::health),
+        get("/metrics", status::metrics),
+        get("/v1/status", status::cluster),
+        get("/v1/nodes", status::nodes),
+        get("/v1/openapi.json", openapi::document),
+        get("/v1/functions", functions::list),
+        (Method::POST, "/v1/functions", routing::post(functions::create)),
+        get("/v1/functions/{name}", functions::get),
+        (Method::PUT, "/v1/functions/{name}", routing::put(functions::put)),
+        (Method::DELETE, "/v1/functions/{name}", routing::delete(functions::delete)),
+        (Method::POST, "/v1/functions/{name}/prepare", routing::post(functions::prepare)),
+        get("/v1/functions/{name}/logs", logs::logs),
+        (Method::PUT, "/v1/blobs/{digest}", routing::put(blobs::put)),
+        (Method::HEAD, "/v1/blobs/{digest}", routing::head(blobs::head)),
+    ]
+}
+
+fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
+    (Method::GET, path, routing::get(handler))
+}
+
+fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new();
+    for (_, path, methods) in table() {
+        router = router.route(path, methods);
+    }
+    router
+        .fallback(|| async {
+            let detail = "there is no such path; GET /v1/openapi.json lists what there is";
+            let mut failure = Failure::new(Reason::RouteNotFound, detail);
+            "see /v1/openapi.json".clone_into(&mut failure.problem.hint);
+            failure
+        })
+        .method_not_allowed_fallback(|| async {
+            Failure::new(Reason::MethodNotAllowed, "this path does not take this method")
+        })
+        .with_state(app.clone())
+        .layer(axum::middleware::from_fn_with_state(app, guard::guard))
+}

@@ -1,0 +1,97 @@
+//! Failures of handlers, and the answers they become.
+
+use axum::response::{IntoResponse, Response};
+use fanfare_api::{FieldError, PROBLEM_CONTENT_TYPE, Problem};
+use fanfare_types::{Reason, StartFailure};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+
+use crate::registry::RegistryError;
+
+/// The header with the reason's code.
+pub(super) const REASON_HEADER: HeaderName = HeaderName::from_static("x-fanfare-reason");
+
+/// Why a handler did not do what was asked. Boxed: it is rare, and large.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) problem: Box<Problem>,
+}
+
+impl Failure {
+    pub(super) fn new(reason: Reason, detail: impl Into<String>) -> Self {
+        Problem::new(reason, detail).into()
+    }
+
+    /// The control plane is stopping: whoever was asked is gone.
+    pub(super) fn stopping() -> Self {
+        Failure::new(Reason::Unavailable, "the control plane is stopping")
+    }
+
+    pub(super) fn no_such_function(name: &str) -> Self {
+        Failure::new(Reason::FunctionNotFound, format!("there is no function {name:?}"))
+    }
+
+    /// Why a change of this function was not made.
+    pub(super) fn registry(name: &str, error: RegistryError) -> Self {
+        match error {
+            RegistryError::Exists => {
+                Failure::new(Reason::FunctionExists, format!("the function {name:?} exists already"))
+            }
+            RegistryError::NotFound => Failure::no_such_function(name),
+            RegistryError::Full { what, limit } => {
+                let mut failure = Failure::new(
+                    Reason::RegistryFull,
+                    format!("there are {limit} {what} already, which is the limit"),
+                );
+                failure.problem.limit = Some(limit.to_string());
+                failure
+            }
+            RegistryError::Unavailable(why) => Failure::new(Reason::Unavailable, why),
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Failure { problem: Box::new(problem) }
+    }
+}
+
+impl From<FieldError> for Failure {
+    fn from(error: FieldError) -> Self {
+        Problem::from(error).into()
+    }
+}
+
+impl From<&StartFailure> for Failure {
+    fn from(failure: &StartFailure) -> Self {
+        Problem::from(failure).into()
+    }
+}
+
+impl IntoResponse for Failure {
+    /// An empty answer that carries the problem; the guard, which knows the request's id, writes it out.
+    fn into_response(self) -> Response {
+        let mut response = Response::default();
+        *response.status_mut() =
+            StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes a problem out, keeping headers that the answer already has (such as `Allow`).
+pub(super) fn write_out(mut response: Response, failure: Failure, request_id: &str) -> Response {
+    let problem = failure.problem.with_request_id(request_id);
+    let headers = response.headers_mut();
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_CONTENT_TYPE));
+    if let Ok(reason) = HeaderValue::from_str(&problem.reason) {
+        headers.insert(REASON_HEADER, reason);
+    }
+    if matches!(problem.status, 429 | 503) {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    // A problem is strings and numbers, which always encode.
+    *response.body_mut() = serde_json::to_vec(&problem).unwrap_or_default().into();
+    response
+}

@@ -1,0 +1,393 @@
+//! The one task that owns the engine: feeds it events, carries its commands out, keeps its time.
+//!
+//! It runs on a thread of its own and never waits for anything but its queue and the next deadline: sending on a link
+//! only queues.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_engine::{Command, Engine, EngineConfig, Event, FunctionStatus};
+use fanfare_link::Sender;
+use fanfare_types::{
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
+    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, limits,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::ControlPlaneError;
+use crate::clock::Clock;
+use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
+use crate::liveness::Peers;
+use crate::registry::Visible;
+use crate::view::{ClusterView, Counters, NodeRef};
+
+/// What the loop takes.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Function(Visible),
+    NodeConnected {
+        node: NodeId,
+        hello: NodeHello,
+        stream: u64,
+        tx: Sender<ToNode>,
+    },
+    FromNode {
+        node: NodeId,
+        stream: u64,
+        messages: Vec<FromNode>,
+    },
+    NodeClosed {
+        node: NodeId,
+        stream: u64,
+    },
+    DataPlaneConnected {
+        data_plane: DataPlaneId,
+        hello: DataPlaneHello,
+        stream: u64,
+        tx: Sender<ToDataPlane>,
+    },
+    FromDataPlane {
+        data_plane: DataPlaneId,
+        stream: u64,
+        messages: Vec<FromDataPlane>,
+        received: Timestamp,
+    },
+    DataPlaneClosed {
+        data_plane: DataPlaneId,
+        stream: u64,
+    },
+    /// Prove that a revision starts.
+    Prepare {
+        revision: RevisionId,
+        answer: oneshot::Sender<Prepared>,
+    },
+    /// Have nodes send log lines.
+    TellNodes(Vec<(NodeRef, ToNode)>),
+    Functions {
+        ids: Vec<FunctionId>,
+        answer: oneshot::Sender<(Timestamp, Vec<Option<FunctionStatus>>)>,
+    },
+    Cluster {
+        answer: oneshot::Sender<ClusterView>,
+    },
+    Nodes {
+        answer: oneshot::Sender<Vec<NodeRef>>,
+    },
+}
+
+/// Answer to [`Input::Prepare`]: the node that proved it.
+pub(crate) type Prepared = Result<Arc<str>, StartFailure>;
+
+pub(crate) struct EngineLoop {
+    engine: Engine,
+    clock: Clock,
+    nodes: Peers<NodeId, Sender<ToNode>>,
+    data_planes: Peers<DataPlaneId, Sender<ToDataPlane>>,
+    /// Requests in sandboxes and waiting, as each data plane last reported.
+    loads: BTreeMap<DataPlaneId, (u64, u64)>,
+    preparing: BTreeMap<RevisionId, Vec<oneshot::Sender<Prepared>>>,
+    preparing_count: usize,
+    counters: Counters,
+    commands: Vec<Command>,
+}
+
+/// Starts the loop on its own thread with the functions that are kept. The receiver resolves when it has ended.
+pub(crate) fn start(
+    config: EngineConfig,
+    functions: Vec<(RevisionId, Arc<FunctionSpec>)>,
+    clock: Clock,
+    inputs: mpsc::Receiver<Input>,
+    shutdown: CancellationToken,
+) -> Result<oneshot::Receiver<()>, ControlPlaneError> {
+    let (ended_tx, ended) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(ControlPlaneError::Thread)?;
+    let run = move || {
+        let mut engine_loop = EngineLoop::new(config, clock);
+        for (id, spec) in functions {
+            engine_loop.step(Event::FunctionSet { id, spec });
+        }
+        runtime.block_on(engine_loop.run(inputs, shutdown));
+        // Nobody waits when the control plane's handle is gone.
+        let _ = ended_tx.send(());
+    };
+    std::thread::Builder::new().name("engine".to_owned()).spawn(run).map_err(ControlPlaneError::Thread)?;
+    Ok(ended)
+}
+
+impl EngineLoop {
+    fn new(config: EngineConfig, clock: Clock) -> Self {
+        EngineLoop {
+            engine: Engine::new(config),
+            clock,
+            nodes: Peers::new(limits::LIVENESS_TIMEOUT),
+            data_planes: Peers::new(limits::LIVENESS_TIMEOUT),
+            loads: BTreeMap::new(),
+            preparing: BTreeMap::new(),
+            preparing_count: 0,
+            counters: Counters::default(),
+            commands: Vec::new(),
+        }
+    }
+
+    async fn run(mut self, mut inputs: mpsc::Receiver<Input>, shutdown: CancellationToken) {
+        let mut batch = Vec::with_capacity(ENGINE_BATCH_MAX);
+        loop {
+            let deadline = self.next_deadline();
+            let timer = tokio::time::sleep_until(self.clock.instant(deadline).into());
+            let due = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                taken = inputs.recv_many(&mut batch, ENGINE_BATCH_MAX) => {
+                    if taken == 0 {
+                        return;
+                    }
+                    false
+                }
+                () = timer => true,
+            };
+            let now = self.clock.now();
+            if now.since(deadline) > STALL {
+                tracing::warn!(late = ?now.since(deadline), due, "this process was stopped for a while");
+                self.nodes.forgive(now);
+                self.data_planes.forgive(now);
+            }
+            self.counters.inputs += batch.len() as u64;
+            for input in batch.drain(..) {
+                self.take(input);
+            }
+            self.pass_time();
+        }
+    }
+
+    fn next_deadline(&self) -> Timestamp {
+        let deadlines =
+            [self.engine.next_deadline(), self.nodes.next_deadline(), self.data_planes.next_deadline()];
+        deadlines.into_iter().flatten().min().unwrap_or(Timestamp::MAX)
+    }
+
+    fn pass_time(&mut self) {
+        let now = self.clock.now();
+        for (node, tx) in self.nodes.expire(now) {
+            tracing::warn!(%node, timeout = ?limits::LIVENESS_TIMEOUT, "node lost: nothing heard from it");
+            if let Some(tx) = tx {
+                tx.close();
+            }
+            self.step(Event::NodeLost(node));
+        }
+        for (data_plane, tx) in self.data_planes.expire(now) {
+            tracing::warn!(%data_plane, timeout = ?limits::LIVENESS_TIMEOUT, "data plane lost: nothing heard from it");
+            if let Some(tx) = tx {
+                tx.close();
+            }
+            self.loads.remove(&data_plane);
+            self.step(Event::DataPlaneLost(data_plane));
+        }
+        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.step(Event::Tick);
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Function(Visible::Set { id, spec }) => self.step(Event::FunctionSet { id, spec }),
+            Input::Function(Visible::Removed(id)) => self.step(Event::FunctionRemoved(id)),
+            Input::NodeConnected { node, hello, stream, tx } => self.node_connected(node, hello, stream, tx),
+            Input::FromNode { node, stream, messages } => {
+                if self.nodes.heard(self.clock.now(), node, stream) {
+                    for message in messages {
+                        self.step(Event::FromNode { node, message });
+                    }
+                }
+            }
+            Input::NodeClosed { node, stream } => self.nodes.closed(node, stream),
+            Input::DataPlaneConnected { data_plane, hello, stream, tx } => {
+                self.data_plane_connected(data_plane, hello, stream, tx);
+            }
+            Input::FromDataPlane { data_plane, stream, messages, received } => {
+                if self.data_planes.heard(self.clock.now(), data_plane, stream) {
+                    for message in messages {
+                        self.note_load(data_plane, &message);
+                        self.step(Event::FromDataPlane { data_plane, message, received });
+                    }
+                }
+            }
+            Input::DataPlaneClosed { data_plane, stream } => self.data_planes.closed(data_plane, stream),
+            Input::Prepare { revision, answer } => self.prepare(revision, answer),
+            Input::TellNodes(messages) => self.tell_nodes(messages),
+            // An answer that nobody waits for any more is no loss.
+            Input::Functions { ids, answer } => {
+                let statuses = ids.into_iter().map(|id| self.engine.function_status(id)).collect();
+                let _ = answer.send((self.clock.now(), statuses));
+            }
+            Input::Cluster { answer } => drop(answer.send(self.cluster())),
+            Input::Nodes { answer } => drop(answer.send(self.connected_nodes())),
+        }
+    }
+
+    fn node_connected(&mut self, node: NodeId, hello: NodeHello, stream: u64, tx: Sender<ToNode>) {
+        let who = (hello.name.clone(), hello.incarnation);
+        match self.nodes.connect(self.clock.now(), node, who, stream, tx) {
+            Ok(replaced) => {
+                tracing::info!(%node, name = %hello.name, sandboxes = hello.sandboxes.len(), "node connected");
+                if let Some(old) = replaced {
+                    old.close();
+                }
+                self.step(Event::NodeConnected { node, hello });
+            }
+            Err(tx) => {
+                tracing::warn!(%node, name = %hello.name, "refused: a living node has this name");
+                tx.close();
+            }
+        }
+    }
+
+    fn data_plane_connected(
+        &mut self,
+        data_plane: DataPlaneId,
+        hello: DataPlaneHello,
+        stream: u64,
+        tx: Sender<ToDataPlane>,
+    ) {
+        let who = (hello.name.clone(), hello.incarnation);
+        match self.data_planes.connect(self.clock.now(), data_plane, who, stream, tx) {
+            Ok(replaced) => {
+                tracing::info!(%data_plane, name = %hello.name, address = %hello.address, "data plane connected");
+                if let Some(old) = replaced {
+                    old.close();
+                }
+                self.step(Event::DataPlaneConnected { data_plane, hello });
+            }
+            Err(tx) => {
+                tracing::warn!(%data_plane, name = %hello.name, "refused: a living data plane has this name");
+                tx.close();
+            }
+        }
+    }
+
+    fn note_load(&mut self, data_plane: DataPlaneId, message: &FromDataPlane) {
+        if let FromDataPlane::Report(loads) = message {
+            let sum = |of: fn(&fanfare_types::FunctionLoad) -> u32| {
+                loads.iter().map(|load| u64::from(of(load))).sum()
+            };
+            self.loads.insert(data_plane, (sum(|load| load.in_flight), sum(|load| load.queued)));
+        }
+    }
+
+    fn prepare(&mut self, revision: RevisionId, answer: oneshot::Sender<Prepared>) {
+        // Those who asked and left make room first.
+        if self.preparing_count >= PREPARE_WAITERS_MAX {
+            for waiters in self.preparing.values_mut() {
+                waiters.retain(|waiter| !waiter.is_closed());
+            }
+            self.preparing.retain(|_, waiters| !waiters.is_empty());
+            self.preparing_count = self.preparing.values().map(Vec::len).sum();
+        }
+        if self.preparing_count >= PREPARE_WAITERS_MAX {
+            // Dropping the answer says that there was none.
+            return;
+        }
+        self.preparing_count += 1;
+        self.preparing.entry(revision).or_default().push(answer);
+        self.step(Event::PrepareRequested(revision));
+    }
+
+    fn prepared(&mut self, by: Option<NodeId>, revision: RevisionId, result: &Result<(), StartFailure>) {
+        let waiters = self.preparing.remove(&revision).unwrap_or_default();
+        self.preparing_count -= waiters.len();
+        let node =
+            by.and_then(|id| self.nodes.get(id)).map_or_else(|| Arc::from(""), |peer| peer.name.clone());
+        for waiter in waiters {
+            let _ = waiter.send(result.clone().map(|()| node.clone()));
+        }
+    }
+
+    fn tell_nodes(&mut self, messages: Vec<(NodeRef, ToNode)>) {
+        for (node, message) in messages {
+            let peer = self.nodes.get(node.id).filter(|peer| peer.stream == node.stream);
+            if let Some(tx) = peer.and_then(|peer| peer.tx.as_ref()) {
+                // A full or closed link: the node connects anew, and whoever waits for lines sees that none come.
+                let _ = tx.send(message);
+            }
+        }
+    }
+
+    /// One step of the engine, and its commands.
+    fn step(&mut self, event: Event) {
+        let prepared_by = match &event {
+            Event::FromNode { node, message: FromNode::Prepared { .. } } => Some(*node),
+            _ => None,
+        };
+        let mut commands = std::mem::take(&mut self.commands);
+        let began = self.clock.now();
+        self.engine.step(began, event, &mut commands);
+        self.counters.events += 1;
+        self.counters.commands += commands.len() as u64;
+        self.note_placed(began, &commands);
+        for command in commands.drain(..) {
+            match command {
+                Command::Node { node, message } => {
+                    if let Some(tx) = self.nodes.get(node).and_then(|peer| peer.tx.as_ref()) {
+                        // After an overflow the link is closed, and the node connects anew and is told everything.
+                        let _ = tx.send(message);
+                    }
+                }
+                Command::DataPlane { data_plane, message } => {
+                    if let Some(tx) = self.data_planes.get(data_plane).and_then(|peer| peer.tx.as_ref()) {
+                        // As above.
+                        let _ = tx.send(message);
+                    }
+                }
+                Command::Prepared { revision, result } => self.prepared(prepared_by, revision, &result),
+                Command::FunctionDrained(function) => {
+                    tracing::info!(%function, "deleted, and nothing of it is left");
+                }
+            }
+        }
+        self.commands = commands;
+    }
+
+    fn note_placed(&mut self, began: Timestamp, commands: &[Command]) {
+        let mut took: Option<Duration> = None;
+        for command in commands {
+            if let Command::Node { message: ToNode::Create { sandbox, .. }, .. } = command {
+                let took = *took.get_or_insert_with(|| self.clock.now().since(began));
+                self.engine.note_placed(*sandbox, took);
+            }
+        }
+    }
+
+    fn cluster(&self) -> ClusterView {
+        ClusterView {
+            status: self.engine.cluster_status(),
+            nodes_connected: self
+                .nodes
+                .iter()
+                .filter(|(_, peer)| peer.tx.is_some())
+                .map(|(id, _)| id)
+                .collect(),
+            data_planes_connected: self
+                .data_planes
+                .iter()
+                .filter(|(_, peer)| peer.tx.is_some())
+                .map(|(id, _)| id)
+                .collect(),
+            loads: self.loads.clone(),
+            counters: self.counters,
+        }
+    }
+
+    fn connected_nodes(&self) -> Vec<NodeRef> {
+        let connected = self.nodes.iter().filter(|(_, peer)| peer.tx.is_some());
+        connected
+            .map(|(id, peer)| NodeRef {
+                id,
+                name: peer.name.clone(),
+                incarnation: peer.incarnation,
+                stream: peer.stream,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! Limits of the control plane's shell. Those of the whole system are in `fanfare_types::limits`.
+
+use std::time::Duration;
+
+/// Names of nodes ever seen.
+pub(crate) const NODES_MAX: usize = 20_000;
+/// Names of data planes ever seen.
+pub(crate) const DATA_PLANES_MAX: usize = 1_000;
+/// Bytes of a node's or a data plane's name.
+pub(crate) const PEER_NAME_BYTES_MAX: usize = 253;
+/// Time that a new stream has to say who it is.
+pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
+/// Batches, registrations and questions that wait for the engine; then whoever brings the next one waits.
+pub(crate) const ENGINE_QUEUE_MAX: usize = 1_024;
+/// Of those, how many are taken before timers are looked at.
+pub(crate) const ENGINE_BATCH_MAX: usize = 64;
+/// A loop that woke this much too late was stopped, not its peers: their silence is forgiven.
+pub(crate) const STALL: Duration = Duration::from_millis(300);
+/// Requests that wait for a preparation.
+pub(crate) const PREPARE_WAITERS_MAX: usize = 1_024;
+/// How much longer than a function's start timeout a preparation may take: code is fetched and unpacked first.
+pub(crate) const PREPARE_GRACE: Duration = Duration::from_secs(10);
+
+/// Changes that wait for the registry; then callers wait.
+pub(crate) const REGISTRY_QUEUE_MAX: usize = 4_096;
+/// Changes on their way to the store.
+pub(crate) const REGISTRY_IN_FLIGHT_MAX: usize = 1_024;
+/// Ids reserved by one write. Those of a block that a crash leaves unused are never used.
+pub(crate) const ID_BLOCK: u32 = 1_000;
+/// First pause before a key whose write failed is read again; doubles to the maximum.
+pub(crate) const REREAD_BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Longest such pause.
+pub(crate) const REREAD_BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Attempts to become the leader against a store in which somebody else keeps doing so.
+pub(crate) const LEADER_ATTEMPTS_MAX: u32 = 5;
+
+/// Connections to the API.
+pub(crate) const API_CONNECTIONS_MAX: usize = 1_024;
+/// Time for the head of a request.
+pub(crate) const API_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a JSON body, and for the next piece of a blob.
+pub(crate) const API_BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that open requests have when the control plane stops.
+pub(crate) const API_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Functions on one page.
+pub(crate) const LIST_LIMIT_MAX: u32 = 1_000;
+/// Functions on one page unless the caller says otherwise.
+pub(crate) const LIST_LIMIT_DEFAULT: u32 = 100;
+/// Blobs that are uploaded at once; the next one waits.
+pub(crate) const UPLOADS_MAX: usize = 8;
+/// Time that an upload may wait for its turn.
+pub(crate) const UPLOAD_WAIT: Duration = Duration::from_secs(30);
+/// Bytes of a blob in one read.
+pub(crate) const BLOB_CHUNK_BYTES: usize = 256 << 10;
+
+/// Requests for logs that are open at once.
+pub(crate) const LOG_READERS_MAX: usize = 64;
+/// Last lines of a log that may be asked for.
+pub(crate) const LOG_TAIL_MAX: u32 = 10_000;
+/// Last lines of a log unless the caller says otherwise.
+pub(crate) const LOG_TAIL_DEFAULT: u32 = 100;
+/// Lines between a node and a reader; then the node waits.
+pub(crate) const LOG_QUEUE_LINES: usize = 256;
+/// Time a node has to begin sending the lines it was asked for.
+pub(crate) const LOG_NODE_TIMEOUT: Duration = Duration::from_secs(3);

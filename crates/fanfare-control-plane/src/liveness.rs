@@ -1,0 +1,186 @@
+//! Which nodes or data planes live: pure bookkeeping of streams and silence.
+//!
+//! A peer is lost when nothing was heard from it for the timeout, whether its stream closed or hangs. Until then its
+//! next stream replaces the old one and nothing is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::Timestamp;
+
+/// Streams of one kind of peer. `Tx` is the sending half.
+#[derive(Debug)]
+pub(crate) struct Peers<Id, Tx> {
+    timeout: Duration,
+    peers: BTreeMap<Id, Peer<Tx>>,
+    /// When to look at each peer again: at or before the moment it would be lost. Refreshed lazily, so that hearing
+    /// from a peer costs one write.
+    checks: BTreeSet<(Timestamp, Id)>,
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(crate) struct Peer<Tx> {
+    pub(crate) name: Arc<str>,
+    pub(crate) incarnation: u64,
+    /// Counts streams; what arrives on an older one is void.
+    pub(crate) stream: u64,
+    /// `None` once the stream is closed.
+    pub(crate) tx: Option<Tx>,
+    heard: Timestamp,
+}
+
+impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Peers { timeout, peers: BTreeMap::new(), checks: BTreeSet::new() }
+    }
+
+    /// A stream began. Returns the sending half of the one it replaces. Refused, with its own half back, when another
+    /// incarnation of the same name is alive: two machines have one name.
+    pub(crate) fn connect(
+        &mut self,
+        now: Timestamp,
+        id: Id,
+        (name, incarnation): (Arc<str>, u64),
+        stream: u64,
+        tx: Tx,
+    ) -> Result<Option<Tx>, Tx> {
+        if let Some(known) = self.peers.get(&id)
+            && known.tx.is_some()
+            && known.incarnation != incarnation
+            && now.since(known.heard) < self.timeout
+        {
+            return Err(tx);
+        }
+        let peer = Peer { name, incarnation, stream, tx: Some(tx), heard: now };
+        let replaced = self.peers.insert(id, peer);
+        if replaced.is_none() {
+            self.checks.insert((now + self.timeout, id));
+        }
+        Ok(replaced.and_then(|peer| peer.tx))
+    }
+
+    /// Something arrived. `false`: on a stream that was replaced or given up.
+    pub(crate) fn heard(&mut self, now: Timestamp, id: Id, stream: u64) -> bool {
+        match self.peers.get_mut(&id).filter(|peer| peer.stream == stream) {
+            Some(peer) => {
+                peer.heard = peer.heard.max(now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A stream ended; silence counts from the last message.
+    pub(crate) fn closed(&mut self, id: Id, stream: u64) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.stream == stream) {
+            peer.tx = None;
+        }
+    }
+
+    /// Peers that are lost by now, each once, with the sending half of a stream that hangs.
+    pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<(Id, Option<Tx>)> {
+        let mut lost = Vec::new();
+        while let Some((at, id)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
+            self.checks.remove(&(at, id));
+            let Some(heard) = self.peers.get(&id).map(|peer| peer.heard) else { continue };
+            if now.since(heard) >= self.timeout {
+                lost.extend(self.peers.remove(&id).map(|peer| (id, peer.tx)));
+            } else {
+                self.checks.insert((heard + self.timeout, id));
+            }
+        }
+        lost
+    }
+
+    /// When [`Peers::expire`] is due.
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        self.checks.first().map(|(at, _)| *at)
+    }
+
+    /// Counts everyone as heard just now: it was us who did not listen.
+    pub(crate) fn forgive(&mut self, now: Timestamp) {
+        for peer in self.peers.values_mut() {
+            peer.heard = peer.heard.max(now);
+        }
+    }
+
+    pub(crate) fn get(&self, id: Id) -> Option<&Peer<Tx>> {
+        self.peers.get(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> {
+        self.peers.iter().map(|(id, peer)| (*id, peer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn peers() -> Peers<u32, &'static str> {
+        Peers::new(Duration::from_millis(1_000))
+    }
+
+    fn named(incarnation: u64) -> (Arc<str>, u64) {
+        (Arc::from("a"), incarnation)
+    }
+
+    #[test]
+    fn silence_loses_a_peer_once_and_words_keep_it() {
+        let mut peers = peers();
+        assert_eq!(peers.connect(at(0), 1, named(7), 1, "s1"), Ok(None));
+        for t in (200..=2_000).step_by(200) {
+            assert!(peers.heard(at(t), 1, 1));
+            assert_eq!(peers.expire(at(t)), []);
+        }
+        assert_eq!(peers.expire(at(2_999)), []);
+        assert!(peers.next_deadline().is_some_and(|deadline| deadline <= at(3_000)));
+        assert_eq!(peers.expire(at(3_000)), [(1, Some("s1"))]);
+        assert_eq!(peers.expire(at(9_000)), []);
+        assert_eq!(peers.next_deadline(), None);
+        assert!(!peers.heard(at(9_000), 1, 1), "a word after the loss comes from a stream that was given up");
+    }
+
+    #[test]
+    fn a_closed_stream_counts_from_its_last_word_and_the_next_one_replaces_it() {
+        let mut peers = peers();
+        peers.connect(at(0), 1, named(7), 1, "s1").unwrap();
+        peers.heard(at(500), 1, 1);
+        peers.closed(1, 1);
+        assert_eq!(peers.expire(at(1_400)), []);
+        assert_eq!(peers.connect(at(1_499), 1, named(8), 2, "s2"), Ok(None), "a restarted process, at once");
+        assert!(!peers.heard(at(1_500), 1, 1), "the old stream is void");
+        peers.closed(1, 1);
+        assert!(peers.get(1).is_some_and(|peer| peer.tx.is_some()), "and so is its end");
+        assert_eq!(peers.expire(at(2_498)), []);
+        assert_eq!(peers.expire(at(2_499)), [(1, Some("s2"))]);
+    }
+
+    #[test]
+    fn a_second_machine_of_the_same_name_is_refused_while_the_first_lives() {
+        let mut peers = peers();
+        peers.connect(at(0), 1, named(7), 1, "s1").unwrap();
+        assert_eq!(peers.connect(at(900), 1, named(8), 2, "s2"), Err("s2"));
+        assert_eq!(
+            peers.connect(at(950), 1, named(7), 3, "s3"),
+            Ok(Some("s1")),
+            "the same process may reconnect"
+        );
+        assert_eq!(peers.connect(at(1_950), 1, named(8), 4, "s4"), Ok(Some("s3")), "its stream hangs");
+    }
+
+    #[test]
+    fn a_stall_of_ours_is_no_silence_of_theirs() {
+        let mut peers = peers();
+        peers.connect(at(0), 1, named(7), 1, "s1").unwrap();
+        peers.forgive(at(5_000));
+        assert_eq!(peers.expire(at(5_000)), []);
+        assert_eq!(peers.expire(at(6_000)), [(1, Some("s1"))]);
+    }
+}

@@ -1,0 +1,47 @@
+//! Settings of one control plane.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fanfare_policy::Placement;
+
+/// What a control plane must be told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name, as `status` shows it.
+    pub name: String,
+    /// Where code blobs are kept. Made with mode 0700.
+    pub data_dir: PathBuf,
+    /// Where the control API listens. Anyone who reaches it may do anything: keep it on loopback.
+    pub api_address: SocketAddr,
+    /// Where nodes and data planes connect; `None` when all of them are in this process.
+    pub link_address: Option<SocketAddr>,
+    /// How nodes are chosen.
+    pub placement: Placement,
+    /// Code that no function has referred to for this long is removed.
+    pub blob_grace: Duration,
+    /// How often unreferenced code is looked for.
+    pub blob_collect_interval: Duration,
+}
+
+impl Options {
+    /// Port of the control API.
+    pub const API_PORT: u16 = 9091;
+    /// Port that nodes and data planes connect to.
+    pub const LINK_PORT: u16 = 9090;
+
+    /// The defaults: both listeners on loopback.
+    #[must_use]
+    pub fn new(data_dir: PathBuf) -> Self {
+        Options {
+            name: "control-plane".to_owned(),
+            data_dir,
+            api_address: (Ipv4Addr::LOCALHOST, Options::API_PORT).into(),
+            link_address: Some((Ipv4Addr::LOCALHOST, Options::LINK_PORT).into()),
+            placement: Placement::Kubernetes,
+            blob_grace: Duration::from_secs(3_600),
+            blob_collect_interval: Duration::from_secs(600),
+        }
+    }
+}

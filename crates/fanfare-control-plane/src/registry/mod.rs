@@ -1,0 +1,199 @@
+//! What is registered: functions, and the numbers of nodes and data planes.
+//!
+//! Reads come from memory. Changes go through one task, the [`writer`], which sends a transaction for each to the
+//! store, many at once but one per name, and makes it visible when it is durable.
+
+mod entry;
+mod load;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use fanfare_store::{Revision, Store};
+use fanfare_types::{CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId};
+use parking_lot::RwLock;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::ControlPlaneError;
+use crate::engine_loop::Input;
+use crate::leader::Term;
+use crate::limits::REGISTRY_QUEUE_MAX;
+
+/// A registered function.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub(crate) id: RevisionId,
+    pub(crate) spec: Arc<FunctionSpec>,
+    stored: Revision,
+}
+
+/// What became visible, in the order in which it became durable.
+#[derive(Debug)]
+pub(crate) enum Visible {
+    Set { id: RevisionId, spec: Arc<FunctionSpec> },
+    Removed(FunctionId),
+}
+
+/// What a caller wants changed.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// Register a function that must not exist.
+    Create(Arc<FunctionSpec>),
+    /// Register a function, or a new revision of it.
+    Put(Arc<FunctionSpec>),
+    /// Delete a function.
+    Delete(FunctionName),
+    /// Give a node or a data plane its number.
+    Peer(PeerKind, Arc<str>),
+}
+
+/// Nodes and data planes are numbered alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum PeerKind {
+    Node,
+    DataPlane,
+}
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    Created(RevisionId),
+    Updated(RevisionId),
+    /// It was registered exactly so already.
+    Unchanged(RevisionId),
+    Deleted,
+    /// The peer's number.
+    Peer(u32),
+}
+
+/// Why nothing was changed (or, for `Unavailable`, may have been).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RegistryError {
+    #[error("it exists already")]
+    Exists,
+    #[error("there is no such function")]
+    NotFound,
+    #[error("there are {limit} {what} already")]
+    Full { what: &'static str, limit: usize },
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// The handle; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Registry {
+    known: Arc<RwLock<Known>>,
+    requests: mpsc::Sender<Request>,
+}
+
+/// What is durable, as far as this process has been told.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    functions: BTreeMap<FunctionName, Function>,
+    peers: BTreeMap<PeerKind, BTreeMap<Arc<str>, u32>>,
+}
+
+#[derive(Debug)]
+struct Request {
+    change: Change,
+    answer: oneshot::Sender<Result<Done, RegistryError>>,
+}
+
+impl Registry {
+    /// Reads everything there is and begins to take changes. `engine` hears of those; `deposed` of the end of the
+    /// term.
+    pub(crate) async fn start(
+        store: Arc<dyn Store>,
+        term: Term,
+        engine: mpsc::Sender<Input>,
+        deposed: oneshot::Sender<ControlPlaneError>,
+    ) -> Result<Registry, ControlPlaneError> {
+        let known = Arc::new(RwLock::new(load::known(&*store).await?));
+        let next_id = load::next_id(&*store).await?;
+        let (requests, queue) = mpsc::channel(REGISTRY_QUEUE_MAX);
+        let writer = writer::Writer::new(store, term, known.clone(), engine, next_id);
+        tokio::spawn(writer.run(queue, deposed));
+        Ok(Registry { known, requests })
+    }
+
+    /// Makes a change; resolves when it is durable and visible.
+    pub(crate) async fn change(&self, change: Change) -> Result<Done, RegistryError> {
+        let (answer, answered) = oneshot::channel();
+        let stopped = || RegistryError::Unavailable("the control plane is stopping".to_owned());
+        self.requests.send(Request { change, answer }).await.map_err(|_| stopped())?;
+        answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// The number of a node or a data plane, durably its own from now on.
+    pub(crate) async fn peer(&self, kind: PeerKind, name: &Arc<str>) -> Result<u32, RegistryError> {
+        let known = self.known.read().peer(kind, name);
+        if let Some(id) = known {
+            return Ok(id);
+        }
+        match self.change(Change::Peer(kind, name.clone())).await? {
+            Done::Peer(id) => Ok(id),
+            other => Err(RegistryError::Unavailable(format!("unexpected outcome {other:?}"))),
+        }
+    }
+
+    pub(crate) fn function(&self, name: &str) -> Option<Function> {
+        self.known.read().functions.get(name).cloned()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.known.read().functions.len()
+    }
+
+    /// Functions in the order of their names, and whether more follow.
+    pub(crate) fn page(&self, after: Option<&str>, limit: usize) -> (Vec<Function>, bool) {
+        let known = self.known.read();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut found =
+            known.functions.range::<str, _>((start, Bound::Unbounded)).map(|(_, function)| function);
+        let page: Vec<_> = found.by_ref().take(limit).cloned().collect();
+        (page, found.next().is_some())
+    }
+
+    /// Every function, in the order of their names.
+    pub(crate) fn all(&self) -> Vec<(RevisionId, Arc<FunctionSpec>)> {
+        self.known.read().functions.values().map(|f| (f.id, f.spec.clone())).collect()
+    }
+
+    /// Digests that a function refers to.
+    pub(crate) fn code_in_use(&self) -> HashSet<CodeDigest> {
+        self.known.read().functions.values().filter_map(|f| f.spec.code).collect()
+    }
+
+    pub(crate) fn data_planes(&self) -> Vec<DataPlaneId> {
+        let known = self.known.read();
+        known
+            .peers
+            .get(&PeerKind::DataPlane)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .map(|id| DataPlaneId(*id))
+            .collect()
+    }
+
+    /// Every node ever seen.
+    pub(crate) fn nodes(&self) -> BTreeSet<(Arc<str>, NodeId)> {
+        let known = self.known.read();
+        let nodes = known.peers.get(&PeerKind::Node).into_iter().flatten();
+        nodes.map(|(name, id)| (name.clone(), NodeId(*id))).collect()
+    }
+}
+
+impl Known {
+    fn peer(&self, kind: PeerKind, name: &str) -> Option<u32> {
+        self.peers.get(&kind).and_then(|peers| peers.get(name)).copied()
+    }
+
+    fn peer_count(&self, kind: PeerKind) -> usize {
+        self.peers.get(&kind).map_or(0, BTreeMap::len)
+    }
+}

@@ -1,0 +1,288 @@
+//! What the API takes, what it refuses, and how it says so.
+
+use std::collections::BTreeSet;
+
+use fanfare_control_plane::{openapi_document, routes};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::world::{Answer, World, fake, soon};
+
+fn problem(answer: &Answer, status: u16, reason: &str) -> Value {
+    let text = String::from_utf8_lossy(&answer.body);
+    assert_eq!(answer.status.as_u16(), status, "{text}");
+    assert_eq!(answer.header("content-type"), "application/problem+json", "{text}");
+    assert_eq!(answer.header("x-fanfare-reason"), reason, "{text}");
+    let problem = answer.json();
+    assert_eq!((&problem["reason"], &problem["status"]), (&json!(reason), &json!(status)));
+    assert_eq!(problem["type"], format!("urn:fanfare:reason:{reason}"));
+    assert_eq!(problem["request_id"], answer.header("x-request-id"));
+    for field in ["title", "detail", "hint", "request_id"] {
+        assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {problem}");
+    }
+    assert_eq!(answer.header("retry-after").is_empty(), !matches!(status, 429 | 503), "{problem}");
+    problem
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_with_a_reason() {
+    let world = World::new().await;
+    let api = &world.api;
+    api.create("taken").await;
+    let large = format!(r#"{{"name":"a","handler":{{"kind":"fake"}},"x":"{}"}}"#, "x".repeat(1 << 20));
+    let digest = "a5".repeat(32);
+    let python = format!(r#"{{"name":"a","handler":{{"kind":"python","file":"a.py"}},"code":"{digest}"}}"#);
+    let (taken, two) = (fake("taken"), fake("b"));
+    let blob = format!("/v1/blobs/{digest}");
+    let cases: Vec<(&str, &str, &str, u16, &str, &str)> = vec![
+        ("POST", "/v1/functions", "", 400, "bad-request", "not a JSON object"),
+        ("POST", "/v1/functions", "{\"name\": \"a\",\n  oops}", 400, "bad-request", "line 2 column 3"),
+        ("POST", "/v1/functions", "[1]", 400, "bad-request", "JSON object"),
+        ("POST", "/v1/functions", "{}", 422, "invalid-field", "name"),
+        (
+            "POST",
+            "/v1/functions",
+            r#"{"name":"A","handler":{"kind":"fake"}}"#,
+            422,
+            "invalid-field",
+            "a-z 0-9",
+        ),
+        (
+            "POST",
+            "/v1/functions",
+            r#"{"name":"a","handler":{"kind":"fake"},"x":1}"#,
+            422,
+            "invalid-field",
+            "x",
+        ),
+        (
+            "POST",
+            "/v1/functions",
+            r#"{"name":"a","handler":{"kind":"cobol"}}"#,
+            422,
+            "invalid-field",
+            "cobol",
+        ),
+        ("POST", "/v1/functions", &large, 413, "too-large", "1048576"),
+        ("POST", "/v1/functions", &python, 422, "code-not-found", &digest),
+        ("POST", "/v1/functions", &taken, 409, "function-exists", "taken"),
+        ("PUT", "/v1/functions/a", &two, 422, "invalid-field", "as in the path"),
+        ("PUT", "/v1/functions/%ff", &two, 400, "bad-request", "UTF-8"),
+        ("PUT", "/v1/blobs/short", "", 422, "invalid-field", "64 hexadecimal digits"),
+        ("PUT", &blob, "bytes", 422, "code-mismatch", "digest"),
+    ];
+    for (method, path, body, status, reason, mentions) in cases {
+        let answer = api.call_json(method, path, body.to_owned()).await;
+        let problem = problem(&answer, status, reason);
+        assert!(problem["detail"].as_str().unwrap().contains(mentions), "{method} {path}: {problem}");
+    }
+    let plain: Vec<(&str, &str, u16, &str, &str)> = vec![
+        ("GET", "/v1/functions/none", 404, "function-not-found", "none"),
+        ("GET", "/v1/functions/Not%20A%20Name", 404, "function-not-found", "Not A Name"),
+        ("DELETE", "/v1/functions/none", 404, "function-not-found", "none"),
+        ("POST", "/v1/functions/none/prepare", 404, "function-not-found", "none"),
+        ("GET", "/v1/functions/none/logs", 404, "function-not-found", "none"),
+        ("GET", "/v1/functions/taken/logs?tail=10001", 422, "invalid-field", "10000"),
+        ("GET", "/v1/functions/taken/logs?tail=x", 400, "bad-request", "tail"),
+        ("GET", "/v1/functions/taken/logs?tial=1", 400, "bad-request", "tial"),
+        ("GET", "/v1/functions?limit=0", 422, "invalid-field", "1 to 1000"),
+        ("GET", "/v1/functions?limit=1001", 422, "invalid-field", "1 to 1000"),
+        ("GET", "/v1/functions?offset=1", 400, "bad-request", "offset"),
+        ("GET", "/", 404, "route-not-found", "openapi.json"),
+        ("GET", "/v1/functions/", 404, "route-not-found", "openapi.json"),
+        ("POST", "/v1/functions", 415, "unsupported-media-type", "application/json"),
+        ("PATCH", "/v1/functions/taken", 405, "method-not-allowed", "method"),
+        ("DELETE", "/v1/status", 405, "method-not-allowed", "method"),
+    ];
+    for (method, path, status, reason, mentions) in plain {
+        let answer = api.call(method, path).await;
+        let problem = problem(&answer, status, reason);
+        assert!(problem["detail"].as_str().unwrap().contains(mentions), "{method} {path}: {problem}");
+        if status == 405 {
+            assert!(answer.header("allow").contains("GET"), "{method} {path}: {:?}", answer.headers);
+        }
+    }
+    let form =
+        api.request("POST", "/v1/functions").header("content-type", "application/x-www-form-urlencoded");
+    problem(&api.send(form.body(Full::from("name=a")).unwrap()).await, 415, "unsupported-media-type");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn web_pages_of_other_sites_are_kept_out() {
+    let world = World::new().await;
+    let local = world.api.address.clone();
+    let cases = [
+        (local.clone(), None, 200),
+        (local.replace("127.0.0.1", "localhost"), None, 200),
+        (local.clone(), Some(format!("http://{local}")), 200),
+        (local.clone(), Some("https://evil.example".to_owned()), 403),
+        (local.clone(), Some("null".to_owned()), 403),
+        ("evil.example".to_owned(), None, 403),
+        ("evil.example".to_owned(), Some("http://evil.example".to_owned()), 403),
+    ];
+    for (host, origin, status) in cases {
+        let mut request = world.api.request("GET", "/v1/status").header("host", &host);
+        if let Some(origin) = &origin {
+            request = request.header("origin", origin);
+        }
+        let answer = world.api.send(request.body(Full::default()).unwrap()).await;
+        assert_eq!(answer.status.as_u16(), status, "{host} {origin:?}");
+        if status == 403 {
+            problem(&answer, 403, "forbidden");
+        }
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_function_is_created_described_listed_replaced_and_deleted() {
+    let world = World::new().await;
+    let api = &world.api;
+    let created = api.create("b").await;
+    assert_eq!((created.status.as_u16(), created.header("location")), (201, "/v1/functions/b"));
+    let document = created.json();
+    assert_eq!((&document["outcome"], &document["revision"]), (&json!("created"), &json!(1)));
+
+    let path = "/v1/functions/b";
+    let same = api.call_json("PUT", path, fake("b")).await;
+    assert_eq!((same.status.as_u16(), &same.json()["outcome"]), (200, &json!("unchanged")));
+    let changed = r#"{"name":"b","handler":{"kind":"fake"},"queue_limit":7,"env":{"A":"1"}}"#;
+    let updated = api.call_json("PUT", path, changed).await;
+    assert_eq!((updated.status.as_u16(), &updated.json()["outcome"]), (200, &json!("updated")));
+    assert_eq!((&updated.json()["revision"], &updated.json()["id"]), (&json!(2), &document["id"]));
+    assert_eq!(api.call_json("PUT", "/v1/functions/a", fake("a")).await.status.as_u16(), 201);
+    api.create("c").await;
+
+    let described = api.call("GET", path).await.json();
+    assert_eq!((&described["revision"], &described["state"]), (&json!(2), &json!("idle")));
+    assert_eq!(
+        (&described["function"]["queue_limit"], &described["function"]["env"]["A"]),
+        (&json!(7), &json!("1"))
+    );
+    let names = |list: &Value| {
+        let functions = list["functions"].as_array().unwrap();
+        functions.iter().map(|f| f["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first = api.call("GET", "/v1/functions?limit=2").await.json();
+    assert_eq!((names(&first), &first["next"]), (vec!["a".to_owned(), "b".to_owned()], &json!("b")));
+    let second = api.call("GET", "/v1/functions?limit=2&after=b").await.json();
+    assert_eq!((names(&second), second.get("next")), (vec!["c".to_owned()], None));
+
+    assert_eq!(api.call("DELETE", path).await.status.as_u16(), 204);
+    problem(&api.call("GET", path).await, 404, "function-not-found");
+    problem(&api.call("DELETE", path).await, 404, "function-not-found");
+    let again = api.create("b").await.json();
+    assert_ne!(
+        again["id"], document["id"],
+        "a late message about the old function cannot be taken for the new"
+    );
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn concurrent_creates_of_one_name_give_exactly_one_201() {
+    let world = World::new().await;
+    let creates = (0..40).map(|_| world.api.create("a"));
+    let mut statuses: Vec<u16> =
+        futures_util::future::join_all(creates).await.iter().map(|answer| answer.status.as_u16()).collect();
+    statuses.sort_unstable();
+    assert_eq!((statuses[0], &statuses[1..]), (201, &[409; 39][..]));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn code_is_uploaded_before_it_is_registered() {
+    let world = World::new().await;
+    let api = &world.api;
+    let code = b"a tar archive, as far as the control plane can tell".repeat(20_000);
+    let digest: String = Sha256::digest(&code).iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = format!("/v1/blobs/{digest}");
+    let missing = api.call("HEAD", &path).await;
+    assert_eq!((missing.status.as_u16(), missing.header("x-fanfare-reason")), (404, "code-not-found"));
+    let upload = api.request("PUT", &path).body(Full::from(code.clone())).unwrap();
+    let uploaded = api.send(upload).await;
+    assert_eq!((uploaded.status.as_u16(), &uploaded.json()["size_bytes"]), (201, &json!(code.len())));
+    let there = api.call("HEAD", &path).await;
+    assert_eq!(
+        (there.status.as_u16(), there.header("content-length")),
+        (200, code.len().to_string().as_str())
+    );
+    let function = format!(r#"{{"name":"a","handler":{{"kind":"python","file":"a.py"}},"code":"{digest}"}}"#);
+    assert_eq!(api.call_json("POST", "/v1/functions", function).await.status.as_u16(), 201);
+
+    let mut blob = soon(world.dialer().fetch_blob(digest.parse().unwrap())).await.unwrap();
+    let mut fetched = Vec::new();
+    while let Some(chunk) = futures_util::StreamExt::next(&mut blob).await {
+        fetched.extend_from_slice(&chunk.unwrap());
+    }
+    assert!(fetched == code, "a node gets the same bytes");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_declared_length_over_the_limit_is_refused_before_it_is_sent() {
+    let world = World::new().await;
+    let mut stream = tokio::net::TcpStream::connect(&world.api.address).await.unwrap();
+    let head = format!(
+        "PUT /v1/blobs/{} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+        "a5".repeat(32),
+        (256 << 20) + 1
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    soon(stream.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 413");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn every_route_is_described_and_every_description_is_served() {
+    let document = openapi_document();
+    let described: BTreeSet<(String, String)> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, item)| {
+            item.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone()))
+        })
+        .collect();
+    let served: BTreeSet<(String, String)> =
+        routes().into_iter().map(|(method, path)| (method.to_string(), path.to_owned())).collect();
+    assert_eq!(described, served);
+
+    let world = World::new().await;
+    assert_eq!(world.api.call("GET", "/v1/openapi.json").await.json(), document);
+    for (method, path) in served {
+        let path = path.replace("{name}", "none").replace("{digest}", "none");
+        let answer = world.api.call(&method, &path).await;
+        assert_ne!(answer.status.as_u16(), 405, "{method} {path}");
+        assert_ne!(answer.header("x-fanfare-reason"), "route-not-found", "{method} {path}");
+    }
+    // Every reference resolves.
+    let text = document.to_string();
+    for name in text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn health_status_and_metrics_are_about_this_cluster() {
+    let world = World::new().await;
+    world.api.create("a").await;
+    assert_eq!(world.api.call("GET", "/healthz").await.json(), json!({"status": "ok"}));
+    let status = world.api.call("GET", "/v1/status").await.json();
+    assert_eq!((&status["functions"], &status["leader"]["epoch"]), (&json!(1), &json!(1)));
+    assert_eq!((&status["nodes"], &status["leader"]["here"]), (&json!([]), &json!(true)));
+    let metrics = world.api.call("GET", "/metrics").await;
+    assert_eq!(metrics.header("content-type"), "text/plain; version=0.0.4");
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(
+        text.contains("\nfanfare_functions 1\n") && text.contains("# TYPE fanfare_functions gauge"),
+        "{text}"
+    );
+    world.stop().await;
+}
