@@ -1,9 +1,15 @@
-//! Runs README.md as a reader would: every fenced block marked `sh` is one shell script, in order, in one shell, with
-//! the release binary on the path, in a temporary directory. Blocks of any other kind are illustrations.
+//! Runs README.md as a reader would.
+//!
+//! Fenced blocks marked `sh` are one shell script, in order, in one shell, with the release binary on the path, in a
+//! temporary directory. One marked `sh background` is what the reader runs in a second terminal: it is started, and the
+//! script goes on when the control API answers. Blocks of any other kind are illustrations.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+/// How long a background block has to bring the control API up, in tenths of a second.
+const READY_TRIES: u32 = 100;
 
 /// Extracts the blocks and runs them; fails when any command does.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
@@ -14,15 +20,18 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     }
     let dir = std::env::temp_dir().join(format!("fanfare-readme-{}", std::process::id()));
     fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
-    let bin = root.join("target/release");
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-    let script =
-        format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n{}", blocks.join("\n"));
+    let path =
+        format!("{}:{}", root.join("target/release").display(), std::env::var("PATH").unwrap_or_default());
+    let script = format!(
+        "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n{}",
+        blocks.iter().map(shell).collect::<Vec<_>>().join("\n")
+    );
     let status = Command::new("bash")
         .args(["-x", "-c", &script])
         .current_dir(&dir)
         .env("PATH", path)
-        .env("FANFARE_SOURCE", root)
+        .env("FANFARE_DATA_DIR", dir.join("data"))
+        .env("FANFARE_RUN_DIR", dir.join("run"))
         .status()
         .map_err(|error| error.to_string());
     let _ = fs::remove_dir_all(&dir);
@@ -32,18 +41,35 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     }
 }
 
-fn blocks(text: &str) -> Vec<String> {
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    background: bool,
+    text: String,
+}
+
+fn shell(block: &Block) -> String {
+    if !block.background {
+        return block.text.clone();
+    }
+    let ready = "curl -fsS -o /dev/null http://127.0.0.1:9091/healthz 2>/dev/null";
+    format!("{} &\nfor _ in $(seq {READY_TRIES}); do {ready} && break; sleep 0.1; done; {ready}", block.text)
+}
+
+fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
-    let mut current: Option<Vec<&str>> = None;
+    let mut current: Option<(bool, Vec<&str>)> = None;
     for line in text.lines() {
         match &mut current {
-            None if line.trim() == "```sh" => current = Some(Vec::new()),
-            None => {}
-            Some(lines) if line.trim() == "```" => {
-                blocks.push(lines.join("\n"));
+            None => match line.trim() {
+                "```sh" => current = Some((false, Vec::new())),
+                "```sh background" => current = Some((true, Vec::new())),
+                _ => {}
+            },
+            Some((background, lines)) if line.trim() == "```" => {
+                blocks.push(Block { background: *background, text: lines.join("\n") });
                 current = None;
             }
-            Some(lines) => lines.push(line),
+            Some((_, lines)) => lines.push(line),
         }
     }
     blocks
@@ -51,11 +77,16 @@ fn blocks(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::blocks;
+    use super::{Block, blocks};
 
     #[test]
     fn only_blocks_marked_sh_are_run() {
-        let text = "a\n```sh\nx\ny\n```\n```console\n$ z\n```\n```sh\nw\n```\n";
-        assert_eq!(blocks(text), vec!["x\ny".to_owned(), "w".to_owned()]);
+        let text = "a\n```sh\nx\ny\n```\n```console\n$ z\n```\n```sh background\nw\n```\n";
+        let expected = [(false, "x\ny"), (true, "w")];
+        let expected: Vec<Block> = expected
+            .into_iter()
+            .map(|(background, text)| Block { background, text: text.to_owned() })
+            .collect();
+        assert_eq!(blocks(text), expected);
     }
 }
