@@ -249,10 +249,11 @@ class ZygoteTest(unittest.TestCase):
 
     def test_numpy(self):
         try:
-            import numpy  # noqa: F401
+            import numpy
         except ImportError:
             self.skipTest("SKIPPED: this interpreter has no numpy; its reseeding and thread limits are not tested")
-        zygote = Zygote(self, "with_numpy.py").imported()
+        installed = os.path.dirname(os.path.dirname(numpy.__file__))
+        zygote = Zygote(self, "with_numpy.py", FANFARE_DEPS_DIR=installed).imported()
         seen = []
         for _ in range(3):
             sandbox = zygote.fork()
