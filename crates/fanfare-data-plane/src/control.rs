@@ -180,10 +180,12 @@ impl Control {
             ToDataPlane::Retire { function, sandboxes } => self.tell(function, Event::Retire { sandboxes }),
             ToDataPlane::Gone { sandbox, cause } => {
                 if let Some(function) = self.shared.directory.sandbox_of(sandbox) {
-                    if let Some(upstream) = function.upstream(sandbox) {
+                    // The queue first: whoever learns the cause must not condemn what is gone already.
+                    let upstream = function.upstream(sandbox);
+                    function.apply(&self.shared, Event::Gone { sandbox });
+                    if let Some(upstream) = upstream {
                         upstream.end(cause);
                     }
-                    function.apply(&self.shared, Event::Gone { sandbox });
                 }
             }
             ToDataPlane::Unavailable { function, reason, detail, log_tail, until_update } => {

@@ -1,0 +1,134 @@
+//! What the platform says when it cannot have a request answered.
+
+use std::time::Duration;
+
+use fanfare_types::{FunctionRoute, Reason, ToDataPlane};
+
+use crate::client::{Connection, get, get_later, request};
+use crate::rig::{F, Rig, hello, within};
+use crate::sandbox::{HeldSandbox, Sandbox};
+
+#[tokio::test]
+async fn every_refusal_has_a_reason_a_document_and_an_id() {
+    let (rig, _control) = Rig::synced(vec![hello()]).await;
+    let mut client = Connection::open(rig.address()).await;
+    let answer = client.call(request("/function/helo/x")).await;
+    assert_eq!((answer.status.as_u16(), answer.reason()), (404, "function-not-found"));
+    let problem = answer.problem();
+    assert_eq!(problem["reason"], "function-not-found");
+    assert_eq!(problem["status"], 404);
+    assert_eq!(problem["type"], "urn:fanfare:reason:function-not-found");
+    assert_eq!(problem["title"], "function not found");
+    assert_eq!(problem["detail"], "there is no function \"helo\"");
+    assert_eq!(problem["hint"], Reason::FunctionNotFound.hint());
+    assert_eq!(problem["request_id"], answer.headers["x-request-id"].to_str().unwrap());
+    assert_eq!(answer.headers["x-request-id"].len(), 32);
+    assert!(answer.headers.contains_key("server-timing"));
+    assert!(!answer.headers.contains_key("retry-after"), "waiting does not help");
+    let local = http::Request::get("/").header("host", "localhost:1").body(Default::default()).unwrap();
+    assert_eq!(client.call(local).await.reason(), "route-not-found");
+    let problems = rig.data_plane.stats().problems;
+    assert_eq!(problems, [(Reason::FunctionNotFound, 1), (Reason::RouteNotFound, 1)]);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once() {
+    let (rig, mut control) = Rig::synced(vec![FunctionRoute { queue_limit: 2, ..hello() }]).await;
+    let waiting = [get_later(rig.address(), "/function/hello"), get_later(rig.address(), "/function/hello")];
+    control.demand(2).await;
+    let refused = get(rig.address(), "/function/hello").await;
+    assert_eq!((refused.status.as_u16(), refused.reason()), (429, "queue-full"));
+    assert_eq!(refused.headers["retry-after"], "1");
+    assert!(refused.problem()["detail"].as_str().unwrap().starts_with("2 requests wait"));
+    let sandbox = Sandbox::named(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    for answer in waiting {
+        assert_eq!(within("the first two", answer).await.unwrap().text(), "1");
+    }
+    assert_eq!(rig.data_plane.stats().functions[0].problems, [(Reason::QueueFull, 1)]);
+}
+
+#[tokio::test]
+async fn a_data_plane_holds_so_many_requests_and_no_more() {
+    let (rig, mut control) = Rig::synced_with(vec![hello()], |options| options.requests_max = 1).await;
+    let waiting = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    let refused = get(rig.address(), "/function/hello").await;
+    assert_eq!((refused.status.as_u16(), refused.reason()), (503, "data-plane-full"));
+    assert_eq!(refused.headers["retry-after"], "1");
+    let mut sandbox = HeldSandbox::new(rig.dir(), 1);
+    control.grant(1, sandbox.endpoint(), 1, None);
+    let held = sandbox.next().await;
+    assert_eq!(
+        get(rig.address(), "/function/hello").await.reason(),
+        "data-plane-full",
+        "not only while queued"
+    );
+    held.answer("done");
+    assert_eq!(waiting.await.unwrap().text(), "done");
+}
+
+#[tokio::test]
+async fn what_cannot_start_is_told_with_the_last_log_lines() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let unavailable = |until_update| ToDataPlane::Unavailable {
+        function: F,
+        reason: Reason::HandlerNotFound,
+        detail: "there is no `handler` in hello.py".into(),
+        log_tail: "Traceback\nAttributeError".into(),
+        until_update,
+    };
+    let waiting = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    control.say(unavailable(false));
+    let answer = within("the refusal", waiting).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (503, "handler-not-found"));
+    assert_eq!(answer.problem()["detail"], "there is no `handler` in hello.py");
+    assert_eq!(answer.problem()["log_tail"], "Traceback\nAttributeError");
+    control.demand(0).await;
+    let waiting = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    control.say(unavailable(true));
+    assert_eq!(waiting.await.unwrap().reason(), "handler-not-found");
+    assert_eq!(get(rig.address(), "/function/hello").await.reason(), "handler-not-found", "at once");
+    control.say(ToDataPlane::Functions(vec![FunctionRoute { revision: 2, ..hello() }]));
+    let sandbox = Sandbox::named(rig.dir(), 1);
+    control.grant_revision(2, 1, &sandbox.endpoint, 1, None);
+    control.settle().await;
+    assert_eq!(get(rig.address(), "/function/hello").await.text(), "1", "the update made it good");
+}
+
+#[tokio::test]
+async fn before_the_first_sync_requests_are_held_and_never_404() {
+    let mut rig = Rig::new(|_| {});
+    let early = get_later(rig.address(), "/function/hello");
+    let mut control = rig.control().await;
+    control.hello().await;
+    control.sync(vec![hello()]);
+    control.demand(1).await;
+    let sandbox = Sandbox::named(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    assert_eq!(within("the early request", early).await.unwrap().text(), "1");
+    assert_eq!(get(rig.address(), "/function/other").await.reason(), "function-not-found");
+}
+
+#[tokio::test]
+async fn without_a_control_plane_the_hold_ends() {
+    let rig = Rig::new(|_| {});
+    let began = tokio::time::Instant::now();
+    let answer = get(rig.address(), "/function/hello").await;
+    assert_eq!((answer.status.as_u16(), answer.reason()), (503, "not-synced"));
+    assert_eq!(answer.headers["retry-after"], "1");
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_removed_function_is_404_also_for_those_that_wait() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let waiting = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    control.say(ToDataPlane::FunctionRemoved(F));
+    let answer = within("the refusal", waiting).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (404, "function-not-found"));
+    assert_eq!(get(rig.address(), "/function/hello").await.reason(), "function-not-found");
+}

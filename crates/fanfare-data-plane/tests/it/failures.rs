@@ -1,0 +1,186 @@
+//! Sandboxes that fail.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use fanfare_types::{Condemned, ExitCause};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::client::{get, get_later};
+use crate::rig::{Rig, hello, within};
+use crate::sandbox::{RawSandbox, Sandbox};
+
+#[tokio::test]
+async fn the_end_of_a_sandbox_is_told_with_its_cause() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let cases = [
+        (
+            ExitCause::OutOfMemory,
+            "out-of-memory",
+            "the sandbox killed: out of memory while it worked on the request",
+        ),
+        (
+            ExitCause::Status(3),
+            "sandbox-exited",
+            "the sandbox exited with status 3 while it worked on the request",
+        ),
+        (ExitCause::NodeLost, "node-lost", "the sandbox lost with its node while it worked on the request"),
+    ];
+    for (n, (exit, reason, detail)) in (1..).zip(cases) {
+        let sandbox = RawSandbox::new(rig.dir(), n);
+        control.grant(n, &sandbox.endpoint, 1, None);
+        let answer = get_later(rig.address(), "/function/hello");
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        // The connection breaks first, and the cause comes after it.
+        drop(connection);
+        control.gone(n, exit, "last words");
+        let answer = within("the failure", answer).await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.reason()), (502, reason));
+        assert_eq!(answer.problem()["detail"], detail);
+        assert_eq!(answer.problem()["log_tail"], "last words");
+    }
+    let heard = control.until_report().await;
+    assert!(!heard.iter().any(|m| matches!(m, fanfare_types::FromDataPlane::Condemned { .. })), "{heard:?}");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_hangs_up_and_lives_is_condemned_and_nothing_is_repeated() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    let spare = Sandbox::named(rig.dir(), 2);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let answer = get_later(rig.address(), "/function/hello");
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    control.grant(2, &spare.endpoint, 1, None);
+    drop(connection);
+    let answer = within("the failure", answer).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (502, "connection-closed"));
+    assert_eq!(control.condemned().await, (1, Condemned::Broken));
+    assert_eq!(spare.seen.requests.load(Ordering::SeqCst), 0, "it may have been executed");
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_a_bad_response() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let cases = [
+        "SSH-2.0-OpenSSH\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n",
+    ];
+    for (n, said) in (1..).zip(cases) {
+        let sandbox = RawSandbox::new(rig.dir(), n);
+        control.grant(n, &sandbox.endpoint, 1, None);
+        let answer = get_later(rig.address(), "/function/hello");
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        connection.write(said).await;
+        let answer = within("the failure", answer).await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.reason()), (502, "bad-response"), "{said:?}");
+        assert_eq!(control.condemned().await, (n, Condemned::Broken));
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_cannot_be_reached_is_passed_over() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let answer = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    let missing = format!("unix:{}", rig.dir().join("missing").display());
+    control.grant(1, &missing, 1, None);
+    assert_eq!(control.condemned().await, (1, Condemned::Broken));
+    control.demand(1).await;
+    let sandbox = Sandbox::named(rig.dir(), 2);
+    control.grant(2, &sandbox.endpoint, 1, None);
+    assert_eq!(within("the second", answer).await.unwrap().text(), "2");
+}
+
+#[tokio::test]
+async fn five_unreachable_sandboxes_are_enough() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let answer = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    for n in 1..=5 {
+        control.grant(n, "tcp:127.0.0.1:1", 1, None);
+        assert_eq!(control.condemned().await, (n, Condemned::Broken));
+    }
+    let answer = within("the failure", answer).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (502, "connection-closed"));
+    let stats = &rig.data_plane.stats().functions[0];
+    assert_eq!((stats.queued, stats.in_flight), (0, 0));
+}
+
+#[tokio::test]
+async fn a_pooled_connection_that_was_closed_is_replaced_unnoticed() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    for _ in 0..3 {
+        let answer = get_later(rig.address(), "/function/hello");
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        connection.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        assert_eq!(within("an answer", answer).await.unwrap().text(), "ok");
+        drop(connection);
+    }
+}
+
+#[tokio::test]
+async fn connection_close_is_obeyed_and_the_slot_stays_good() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    for _ in 0..2 {
+        let answer = get_later(rig.address(), "/function/hello");
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        connection.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await;
+        assert_eq!(within("an answer", answer).await.unwrap().text(), "ok");
+        connection.closed().await;
+    }
+}
+
+#[tokio::test]
+async fn sockets_come_from_a_broker() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let path = rig.dir().join("broker.sock");
+    let broker = tokio::net::UnixListener::bind(&path).unwrap();
+    let sandbox = Sandbox::named(rig.dir(), 7);
+    let endpoint = sandbox.endpoint.strip_prefix("unix:").unwrap().to_owned();
+    let ask = |name: &str| format!("broker:{}#{name}", path.display());
+    let refused = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    control.grant(1, &ask("s1"), 1, None);
+    let (mut stream, _) = within("the broker is asked", broker.accept()).await.unwrap();
+    let mut line = [0; 3];
+    stream.read_exact(&mut line).await.unwrap();
+    assert_eq!(&line, b"s1\n");
+    stream.write_all(b"1").await.unwrap();
+    assert_eq!(control.condemned().await, (1, Condemned::Broken));
+    control.grant(7, &ask("s7"), 1, None);
+    let (mut stream, _) = within("the broker is asked", broker.accept()).await.unwrap();
+    stream.read_exact(&mut line).await.unwrap();
+    assert_eq!(&line, b"s7\n");
+    let connected = std::os::unix::net::UnixStream::connect(endpoint).unwrap();
+    let descriptors = [connected.as_fd()];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let granted = [std::io::IoSlice::new(b"0")];
+    rustix::net::sendmsg(&stream, &granted, &mut ancillary, SendFlags::empty()).unwrap();
+    assert_eq!(within("the answer", refused).await.unwrap().text(), "7");
+}
+
+#[tokio::test]
+async fn tcp_endpoints_work() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    control.grant(1, &format!("tcp:{}", listener.local_addr().unwrap()), 1, None);
+    let answer = get_later(rig.address(), "/function/hello");
+    let (mut stream, _) = within("a connection", listener.accept()).await.unwrap();
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\ntcp").await.unwrap();
+    assert_eq!(within("an answer", answer).await.unwrap().text(), "tcp");
+    assert_eq!(get(rig.address(), "/function/nothing").await.status, 404);
+}

@@ -1,0 +1,17 @@
+//! The data plane over real sockets: a control plane played by the test, sandboxes on unix sockets.
+
+#![allow(clippy::unwrap_used, reason = "a test speaks by panicking")]
+
+mod answers;
+mod client;
+mod control;
+mod cores;
+mod failures;
+mod leases;
+mod peers;
+mod protocol;
+mod rig;
+mod sandbox;
+mod streaming;
+mod timeouts;
+mod warm;

@@ -1,0 +1,107 @@
+//! HTTP on the client's side.
+
+use bytes::Bytes;
+use http::{Request, Version};
+use http_body_util::Full;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::client::{Connection, complete};
+use crate::rig::{Rig, hello, within};
+use crate::sandbox::{Sandbox, echo};
+
+#[tokio::test]
+async fn http2_without_tls_works() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let (mut send, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    for n in 0..3 {
+        let request = Request::post(format!("http://hello.example/p?{n}"))
+            .version(Version::HTTP_2)
+            .body(Full::new(Bytes::from_static(b"over h2")))
+            .unwrap();
+        let response = within("a response", send.send_request(request)).await.unwrap();
+        assert_eq!(response.version(), Version::HTTP_2);
+        let answer = complete(response).await;
+        let seen = answer.text();
+        assert!(seen.starts_with(&format!("POST /p?{n}\n")) && seen.ends_with("\n\nover h2"), "{seen}");
+        assert!(seen.contains("host: hello.example\n"), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn large_heads_are_refused_with_431() {
+    let (rig, _control) = Rig::synced(vec![hello()]).await;
+    let with_field = |bytes: usize| {
+        Request::get("/function/hello")
+            .header("host", "x.test")
+            .header("x-large", "v".repeat(bytes))
+            .body(Full::<Bytes>::default())
+            .unwrap()
+    };
+    let answer = Connection::open(rig.address()).await.call(with_field(70_000)).await;
+    assert_eq!((answer.status.as_u16(), answer.reason()), (431, "too-large"));
+    let beyond = Connection::open(rig.address()).await.call(with_field(200_000)).await;
+    assert_eq!(beyond.status, 431, "also where it is not even read to its end");
+}
+
+/// Sends bytes and returns the status line that comes back.
+async fn raw(rig: &Rig, bytes: &str) -> String {
+    let mut stream = TcpStream::connect(rig.address()).await.unwrap();
+    stream.write_all(bytes.as_bytes()).await.unwrap();
+    let mut received = vec![0; 4_096];
+    let read = within("an answer", stream.read(&mut received)).await.unwrap();
+    String::from_utf8_lossy(&received[..read]).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn odd_requests_get_an_answer_and_not_a_sandbox() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let cases = [
+        ("GET /function/hello HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        ("CONNECT hello:80 HTTP/1.1\r\nhost: hello:80\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        ("nonsense\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        (
+            "POST /function/hello HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+            "HTTP/1.1 400 Bad Request",
+        ),
+    ];
+    for (bytes, status) in cases {
+        assert_eq!(raw(&rig, bytes).await, status, "{bytes:?}");
+    }
+    assert_eq!(sandbox.seen.requests.load(std::sync::atomic::Ordering::SeqCst), 0);
+    // Old clients have no host; absolute targets name one.
+    assert_eq!(raw(&rig, "GET /function/hello HTTP/1.0\r\n\r\n").await, "HTTP/1.0 200 OK");
+    assert_eq!(raw(&rig, "GET http://hello/ HTTP/1.1\r\nhost: other\r\n\r\n").await, "HTTP/1.1 200 OK");
+    assert_eq!(raw(&rig, "HEAD /function/hello HTTP/1.1\r\nhost: a\r\n\r\n").await, "HTTP/1.1 200 OK");
+    assert_eq!(rig.data_plane.stats().functions[0].condemned, 0);
+}
+
+#[tokio::test]
+async fn a_client_that_takes_too_long_for_its_head_is_cut_off() {
+    let (rig, _control) =
+        Rig::synced_with(vec![], |o| o.header_read_timeout = std::time::Duration::from_millis(50)).await;
+    let mut stream = TcpStream::connect(rig.address()).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+    let mut rest = Vec::new();
+    within("the end", stream.read_to_end(&mut rest)).await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed() {
+    let (rig, _control) = Rig::synced_with(vec![], |options| options.connections_max = 1).await;
+    let mut first: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
+    first.call(crate::client::request("/_fanfare/health")).await;
+    let mut second = TcpStream::connect(rig.address()).await.unwrap();
+    let mut rest = Vec::new();
+    let _ = within("the end", second.read_to_end(&mut rest)).await;
+    assert!(rest.is_empty());
+    assert_eq!(first.call(crate::client::request("/_fanfare/health")).await.status, 200);
+}

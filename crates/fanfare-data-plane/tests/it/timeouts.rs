@@ -1,0 +1,124 @@
+//! Deadlines, and clients that leave.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fanfare_types::{Condemned, FunctionRoute};
+use http_body_util::{BodyExt, Full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::client::{Connection, get, get_later, request};
+use crate::rig::{Rig, hello, within};
+use crate::sandbox::{HeldSandbox, RawSandbox, Sandbox};
+
+fn impatient(millis: u64) -> FunctionRoute {
+    FunctionRoute { request_timeout: Duration::from_millis(millis), ..hello() }
+}
+
+#[tokio::test]
+async fn time_that_runs_out_in_the_queue() {
+    let (rig, mut control) = Rig::synced(vec![impatient(50)]).await;
+    let answer = get(rig.address(), "/function/hello").await;
+    assert_eq!((answer.status.as_u16(), answer.reason()), (504, "queue-timeout"));
+    control.demand(1).await;
+    control.demand(0).await;
+}
+
+#[tokio::test]
+async fn time_that_runs_out_in_user_code_condemns_the_sandbox() {
+    let (rig, mut control) = Rig::synced(vec![impatient(100)]).await;
+    let mut stuck = HeldSandbox::new(rig.dir(), 1);
+    control.grant(1, stuck.endpoint(), 1, None);
+    let answer = get_later(rig.address(), "/function/hello");
+    let held = stuck.next().await;
+    let answer = within("the refusal", answer).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (504, "request-timeout"));
+    assert_eq!(control.condemned().await, (1, Condemned::Timeout));
+    let next = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    held.answer("too late");
+    let good = Sandbox::named(rig.dir(), 2);
+    control.grant(2, &good.endpoint, 1, None);
+    assert_eq!(next.await.unwrap().text(), "2", "the condemned one is never used again");
+}
+
+#[tokio::test]
+async fn time_that_runs_out_in_a_response_cuts_it() {
+    let (rig, mut control) = Rig::synced(vec![impatient(200)]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    client.write_all(b"GET /function/hello HTTP/1.1\r\nhost: x.test\r\n\r\n").await.unwrap();
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    connection.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\n").await;
+    let mut received = Vec::new();
+    // The end may come as a reset.
+    let _ = within("the cut", client.read_to_end(&mut received)).await;
+    let received = String::from_utf8(received).unwrap();
+    assert!(received.starts_with("HTTP/1.1 200 OK\r\n"), "{received}");
+    assert!(received.ends_with("4\r\npart\r\n"), "an exact prefix and no last chunk: {received}");
+    assert_eq!(control.condemned().await, (1, Condemned::Timeout));
+    connection.closed().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_cannot_hold_a_slot_beyond_the_deadline() {
+    let (rig, mut control) = Rig::synced(vec![impatient(300)]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, |_| async {
+        http::Response::new(Full::new(Bytes::from(vec![b'x'; 64 << 20])))
+    });
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
+    let response = client.start(request("/function/hello")).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(control.condemned().await, (1, Condemned::Timeout));
+    assert_eq!(rig.data_plane.stats().functions[0].in_flight, 0);
+    assert!(within("the cut", response.into_body().collect()).await.is_err(), "never a clean end");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_user_code_behind_condemns_the_sandbox() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let mut sandbox = HeldSandbox::new(rig.dir(), 1);
+    control.grant(1, sandbox.endpoint(), 1, None);
+    let mut client: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
+    let call = tokio::spawn(async move { client.call(request("/function/hello")).await });
+    let _held = sandbox.next().await;
+    call.abort();
+    assert_eq!(control.condemned().await, (1, Condemned::Abandoned));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_the_middle_of_a_response_condemns_the_sandbox() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
+    let call = tokio::spawn(async move { client.start(request("/function/hello")).await });
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    connection.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\n").await;
+    let response = call.await.unwrap();
+    drop(response);
+    assert_eq!(control.condemned().await, (1, Condemned::Abandoned));
+    connection.closed().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_after_the_response_was_read_condemns_nothing() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::named(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    for _ in 0..20 {
+        // Sends, and hangs up with the answer unread.
+        let mut client = TcpStream::connect(rig.address()).await.unwrap();
+        client.write_all(b"GET /function/hello HTTP/1.1\r\nhost: x.test\r\n\r\n").await.unwrap();
+        client.readable().await.unwrap();
+        drop(client);
+    }
+    assert_eq!(get(rig.address(), "/function/hello").await.text(), "1");
+    let heard = control.until_report().await;
+    assert!(!heard.iter().any(|m| matches!(m, fanfare_types::FromDataPlane::Condemned { .. })), "{heard:?}");
+}
