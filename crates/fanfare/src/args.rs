@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use fanfare_types::FunctionName;
+use fanfare_types::{FunctionName, Resources};
 
 use crate::printer::Output;
+use crate::roles;
 use crate::settings::SettingsArgs;
 
 const EXAMPLES: &str = "\
@@ -217,6 +218,14 @@ pub(crate) struct CapacityArgs {
     /// Memory for sandboxes, e.g. 8GiB [default: three quarters].
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) memory: Option<u64>,
+}
+
+impl CapacityArgs {
+    /// What is given, and the machine's for what is not.
+    pub(crate) fn resources(&self) -> Resources {
+        let machine = roles::machine();
+        Resources::new(self.cpus.unwrap_or(machine.cpu_milli), self.memory.unwrap_or(machine.memory_bytes))
+    }
 }
 
 /// Where functions are called, unless told otherwise.

@@ -13,6 +13,7 @@ mod logging;
 mod package;
 mod ports;
 mod printer;
+mod roles;
 mod settings;
 mod signals;
 mod suggest;
@@ -20,10 +21,15 @@ mod suggest;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fanfare_sandbox_process::{LAUNCHER_ARGUMENT, launcher_main};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // The launcher clones processes: no thread may have been started, and nothing else read, before it begins.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == LAUNCHER_ARGUMENT) {
+        launcher_main();
+    }
     commands::run(args::Args::parse())
 }

@@ -4,8 +4,8 @@ use fanfare_control_plane::{ControlPlane, Options};
 
 use crate::args::ControlPlaneArgs;
 use crate::exit::{Exit, Failure};
-use crate::local::{control_plane_failure, open_store};
 use crate::printer::Printer;
+use crate::roles::{control_plane_failure, open_store};
 use crate::signals::Signals;
 use crate::{dirs, logging};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fanfare_api::{FunctionDocument, HandlerDocument, PolicyName, Quantity};
+use fanfare_api::{FunctionDocument, HandlerDocument, Quantity};
 use fanfare_types::FunctionName;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -20,6 +20,7 @@ use crate::http::full_body;
 use crate::local::{Local, LocalOptions};
 use crate::printer::{Output, Printer, human_duration};
 use crate::signals::Signals;
+use crate::{logging, roles};
 
 /// The handler that is called.
 const HANDLER: &str = include_str!("demo/hello.py");
@@ -66,18 +67,22 @@ struct Surge {
 }
 
 pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failure> {
+    logging::start("error");
     let mut signals = Signals::listen()?;
     let directory = tempfile::Builder::new()
         .prefix("fanfare-demo-")
         .tempdir()
         .map_err(|e| Failure::platform(format!("cannot make a temporary directory: {e}")))?;
     let begin = Instant::now();
-    let mut local = Local::start(LocalOptions::temporary(directory.path()), printer).await?;
+    let options = LocalOptions::temporary(directory.path(), roles::machine());
+    let run_dir = options.run_dir.clone();
+    let mut local = Local::start(options).await?;
     let up_ms = ms(begin.elapsed());
     printer.stage("Started control plane, data plane and node in one process");
 
+    let api = local.api_url();
     let measured = tokio::select! {
-        measured = tokio::time::timeout(DEMO_TIMEOUT, measure(&local, directory.path(), args.surge, printer)) => {
+        measured = tokio::time::timeout(DEMO_TIMEOUT, measure(&api, directory.path(), args.surge, printer)) => {
             measured.unwrap_or_else(|_| Err(Failure::new(Exit::Timeout, format!("the demo took over {DEMO_TIMEOUT:?}"))))
         }
         () = signals.next() => Err(Failure::said(Exit::Platform)),
@@ -86,7 +91,7 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
     let begin = Instant::now();
     let stopped = signals.or_at_once(local.stop()).await;
     let shutdown_ms = ms(begin.elapsed());
-    let orphans = fanfare_sandbox_process::audit(&LocalOptions::temporary(directory.path()).run_dir)
+    let orphans = fanfare_sandbox_process::audit(&run_dir)
         .map_err(|e| Failure::platform(format!("cannot look for orphans: {e}")));
     let path = directory.path().to_owned();
     let removed = directory.close();
@@ -103,32 +108,33 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
 }
 
 async fn measure(
-    local: &Local,
+    api: &str,
     directory: &Path,
     surge: u32,
     printer: Printer,
 ) -> Result<(Vec<Measured>, Surge), Failure> {
-    let client = Client::new(&local.api_url(), printer)?;
+    let client = Client::new(api, printer)?;
     let context = Context { client, printer: printer.quieter() };
     let source = directory.join("hello.py");
-    std::fs::write(&source, HANDLER).map_err(|e| Failure::platform(format!("cannot write {}: {e}", source.display())))?;
+    std::fs::write(&source, HANDLER)
+        .map_err(|e| Failure::platform(format!("cannot write {}: {e}", source.display())))?;
     let python = || HandlerDocument::Python { file: "hello.py".to_owned(), handler: "handler".to_owned() };
 
     let hello = FunctionDocument::new("hello", python());
-    let hello = call_both(&context, hello, &source, "a Python handler", local).await?;
+    let hello = call_both(&context, hello, &source, "a Python handler").await?;
     printer.stage("Called hello, cold and warm");
 
-    let program = std::env::current_exe().map_err(|e| Failure::platform(format!("cannot find this program: {e}")))?;
+    let program =
+        std::env::current_exe().map_err(|e| Failure::platform(format!("cannot find this program: {e}")))?;
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let command = vec![name, "__sample-server".to_owned()];
     let server = FunctionDocument::new("server", HandlerDocument::Http { command, inherits_listener: false });
-    let server = call_both(&context, server, &program, "a compiled HTTP server on $PORT", local).await?;
+    let server = call_both(&context, server, &program, "a compiled HTTP server on $PORT").await?;
     printer.stage("Called server, cold and warm");
 
     let mut document = FunctionDocument::new("surge", python());
     document.limits.memory_request = Some(Quantity::Integer(SURGE_MEMORY_REQUEST_BYTES));
     document.limits.cpu_request = Some(Quantity::Integer(0));
-    document.scaling.policy = Some(PolicyName::Kpa);
     let document = deploy::upload(&context, &source, document).await?;
     let deployed = deploy::register(&context, &document).await?;
     let surge = run_surge(&context, &deployed.url, surge).await?;
@@ -142,7 +148,6 @@ async fn call_both(
     document: FunctionDocument,
     code: &Path,
     what: &'static str,
-    _local: &Local,
 ) -> Result<Measured, Failure> {
     let begin = Instant::now();
     let document = deploy::upload(context, code, document).await?;
@@ -185,7 +190,9 @@ async fn run_surge(context: &Context, url: &str, requests: u32) -> Result<Surge,
     }
     let makespan_ms = ms(begin.elapsed());
     if let Some(failure) = first_failure {
-        context.printer.warning(format_args!("{failed} of {requests} requests failed, the first one: {failure}"));
+        context
+            .printer
+            .warning(format_args!("{failed} of {requests} requests failed, the first one: {failure}"));
     }
     let name = FunctionName::new("surge").map_err(|e| Failure::platform(e.to_string()))?;
     let counts = context.client.function(&name).await?.sandboxes;
@@ -200,7 +207,8 @@ async fn call(context: &Context, url: &str, body: &str) -> Result<HeaderMap, Fai
         .map_err(|e| Failure::platform(format!("{url}: {e}")))?;
     let response = context.client.http().send(request, Some(CALL_TIMEOUT), Some(body)).await?;
     let (head, body) = response.into_parts();
-    let body = body.collect().await.map_err(|e| Failure::platform(format!("{url}: the answer broke off: {e}")))?;
+    let body =
+        body.collect().await.map_err(|e| Failure::platform(format!("{url}: the answer broke off: {e}")))?;
     if !head.status.is_success() {
         let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
         return Err(Failure::new(Exit::Function, format!("{url} answered {}: {text}", head.status)));
@@ -212,7 +220,9 @@ fn print(printer: Printer, report: &Report) -> Result<(), Failure> {
     let time = |ms: f64| human_duration(ms / 1e3);
     let mut rows = vec![vec!["everything up".to_owned(), time(report.up_ms), String::new()]];
     for function in &report.functions {
-        let row = |what: &str, value: f64, note: String| vec![format!("{}: {what}", function.name), time(value), note];
+        let row = |what: &str, value: f64, note: String| {
+            vec![format!("{}: {what}", function.name), time(value), note]
+        };
         rows.push(row("deployed", function.deploy_ms, function.what.to_owned()));
         rows.push(row("cold start", function.cold_ms, "as its caller saw it".to_owned()));
         for (stage, value) in &function.cold_stages_ms {
@@ -224,7 +234,8 @@ fn print(printer: Printer, report: &Report) -> Result<(), Failure> {
     let surge = &report.surge;
     let what = format!("surge: {} requests", surge.requests);
     let work = time(surge.work_ms);
-    let note = format!("of {work} each, from zero; {} sandboxes made, {} failed", surge.sandboxes, surge.failed);
+    let note =
+        format!("of {work} each, from zero; {} sandboxes made, {} failed", surge.sandboxes, surge.failed);
     rows.push(vec![what, time(surge.makespan_ms), note]);
     rows.push(vec!["shutdown".to_owned(), time(report.shutdown_ms), format!("{} orphans", report.orphans)]);
     printer.table(&["MEASURED", "TIME", "NOTE"], &rows)?;

@@ -2,15 +2,20 @@
 
 mod completions;
 mod control_plane;
+mod data_plane;
 mod delete;
+mod demo;
 mod deploy;
 mod describe;
 mod dev;
+mod doctor;
 mod invoke;
 mod list;
 mod logs;
+mod node;
 mod sample_server;
 mod status;
+mod up;
 mod update;
 
 use std::process::ExitCode;
@@ -45,7 +50,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
 fn dispatch(args: Args, printer: Printer) -> Result<Exit, Failure> {
     match args.command {
         Command::Completions(args) => completions::run(&args, printer),
+        Command::Up(args) => role(|| up::run(&args, printer)),
+        Command::Demo(args) => role(|| demo::run(&args, printer)),
         Command::ControlPlane(args) => role(|| control_plane::run(&args, printer)),
+        Command::DataPlane(args) => role(|| data_plane::run(&args, printer)),
+        Command::Node(args) => role(|| node::run(&args, printer)),
+        Command::Doctor(args) => role(|| doctor::run(&args, printer)),
         Command::SampleServer => block_on(&mut Builder::new_current_thread(), sample_server::run()),
         command => {
             let context = Context { client: Client::new(&args.global.api, printer)?, printer };

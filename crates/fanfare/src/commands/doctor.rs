@@ -1,0 +1,209 @@
+//! `fanfare doctor`: is this machine fit, and is nothing left behind?
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_sandbox::{CodeStore, Outlets, Runtime};
+use fanfare_sandbox_process::{ProcessOptions, ProcessRuntime, audit};
+use fanfare_types::{CodeDigest, StartFailure, StartFailureKind};
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use tokio::process::Command;
+
+use crate::args::{API_ADDRESS, DATA_PLANE_ADDRESS, DoctorArgs, LINK_ADDRESS};
+use crate::exit::{Exit, Failure};
+use crate::printer::{Output, Printer};
+use crate::{dirs, ports};
+
+/// Longest answer of an interpreter.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Orphans that are named; all are counted.
+const ORPHANS_SHOWN: usize = 20;
+
+/// What was found: the schema of `-o json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    checks: Vec<Check>,
+    orphans: Vec<String>,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: String,
+    verdict: Verdict,
+    detail: String,
+    /// How to mend it; empty when there is nothing to mend.
+    fix: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    /// Something works less well, or not at all for some functions.
+    Lacking,
+    /// Nothing works.
+    Failed,
+}
+
+impl Check {
+    fn ok(name: impl Into<String>, detail: impl Into<String>) -> Self {
+        Check { name: name.into(), verdict: Verdict::Ok, detail: detail.into(), fix: String::new() }
+    }
+
+    fn lacking(name: impl Into<String>, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Check { name: name.into(), verdict: Verdict::Lacking, detail: detail.into(), fix: fix.into() }
+    }
+
+    fn failed(name: impl Into<String>, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Check { verdict: Verdict::Failed, ..Check::lacking(name, detail, fix) }
+    }
+}
+
+/// Ends with 0 when everything can run and nothing is left behind.
+pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Failure> {
+    let data_dir = args.dirs.data_dir.clone().unwrap_or_else(dirs::data_dir);
+    let run_dir = args.dirs.run_dir.clone().unwrap_or_else(dirs::run_dir);
+    let options = ProcessOptions::new(&run_dir, &data_dir);
+    let mut checks = vec![
+        interpreter("python3", &options.python, "Python handlers", "apt-get install python3").await,
+        interpreter("node", &options.node, "Node.js handlers", "apt-get install nodejs").await,
+        directory("data directory", &data_dir, "--data-dir"),
+        directory("run directory", &run_dir, "--run-dir"),
+        port("functions", DATA_PLANE_ADDRESS, "--listen"),
+        port("control API", API_ADDRESS, "--api-listen"),
+        port("streams", LINK_ADDRESS, "--grpc-listen"),
+    ];
+    checks.extend(isolation(&options).await);
+    let found = audit(&run_dir).map_err(|e| {
+        Failure::platform(format!("cannot look for orphans in {}: {e}", run_dir.display()))
+            .next("run it as the user who runs the node")
+    })?;
+    let orphans = found.iter().map(|orphan| format!("{} {}", orphan.kind, orphan.what)).collect();
+    let report = Report { checks, orphans };
+    match args.output.output {
+        Output::Json => printer.json(&report)?,
+        Output::Text | Output::Name | Output::Url => print(printer, &report)?,
+    }
+    let failed =
+        report.checks.iter().any(|check| check.verdict == Verdict::Failed) || !report.orphans.is_empty();
+    Ok(if failed { Exit::Platform } else { Exit::Ok })
+}
+
+/// What isolates sandboxes here, as a runtime reports it that is started in a scratch directory for this.
+async fn isolation(machine: &ProcessOptions) -> Vec<Check> {
+    let fix = "run as root, on a kernel with unprivileged namespaces, or grant this container the right to make them";
+    let failed =
+        |e: std::io::Error| vec![Check::failed("sandboxes", format!("cannot be made here: {e}"), fix)];
+    let scratch = match tempfile::Builder::new().prefix("fanfare-doctor-").tempdir() {
+        Ok(scratch) => scratch,
+        Err(e) => return failed(e),
+    };
+    let options = ProcessOptions {
+        python: machine.python.clone(),
+        node: machine.node.clone(),
+        netns_pool: 0,
+        ..ProcessOptions::new(scratch.path().join("run"), scratch.path().join("data"))
+    };
+    let outlets = Outlets { exits: Arc::new(|_| {}), logs: Arc::new(|_| {}), code: Arc::new(NoCode) };
+    let runtime = match ProcessRuntime::start(options, outlets).await {
+        Ok(runtime) => runtime,
+        Err(e) => return failed(e),
+    };
+    let checks = runtime.isolation().mechanisms.iter().map(|mechanism| match mechanism.enforced {
+        true => Check::ok(mechanism.name, mechanism.detail.clone()),
+        false => Check::lacking(
+            mechanism.name,
+            mechanism.detail.clone(),
+            "run as root, with cgroups that may be written",
+        ),
+    });
+    let checks = checks.collect();
+    runtime.shutdown().await;
+    checks
+}
+
+/// A doctor runs nothing.
+struct NoCode;
+
+impl CodeStore for NoCode {
+    fn directory(&self, code: CodeDigest) -> BoxFuture<'static, Result<PathBuf, StartFailure>> {
+        let detail = format!("there is no code {code}");
+        let failure = StartFailure { kind: StartFailureKind::Code, detail, log_tail: String::new() };
+        Box::pin(async { Err(failure) })
+    }
+}
+
+async fn interpreter(name: &str, path: &Path, serves: &str, fix: &str) -> Check {
+    let answer = Command::new(path).arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
+    match tokio::time::timeout(VERSION_TIMEOUT, answer).await {
+        Ok(Ok(output)) if output.status.success() => {
+            let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            Check::ok(name, format!("{}: {version}", path.display()))
+        }
+        Ok(Ok(output)) => Check::lacking(name, format!("{} fails: {}", path.display(), output.status), fix),
+        Ok(Err(e)) => Check::lacking(name, format!("{}: {e}; {serves} cannot run", path.display()), fix),
+        Err(_) => {
+            Check::lacking(name, format!("{} did not answer within {VERSION_TIMEOUT:?}", path.display()), fix)
+        }
+    }
+}
+
+/// Whether it, or the nearest directory above it, can be written to. Nothing is made.
+fn directory(name: &str, path: &Path, flag: &str) -> Check {
+    let fix = format!("make it writable for this user, or choose another with {flag}");
+    let Some(nearest) = path.ancestors().find(|ancestor| ancestor.exists()) else {
+        return Check::failed(name, format!("{} is nowhere", path.display()), fix);
+    };
+    let writable = rustix::fs::access(nearest, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+    match (writable, nearest == path) {
+        (Ok(()), true) => Check::ok(name, path.display().to_string()),
+        (Ok(()), false) => Check::ok(name, format!("{} will be made", path.display())),
+        (Err(e), _) => Check::failed(name, format!("{} cannot be written to: {e}", nearest.display()), fix),
+    }
+}
+
+/// A port is well when it is free, or held by Fanfare.
+fn port(what: &str, address: std::net::SocketAddr, flag: &str) -> Check {
+    let name = format!("port {}", address.port());
+    match (ports::owner(address), std::net::TcpListener::bind(address)) {
+        (Some(owner), _) if owner.name == "fanfare" => Check::ok(name, format!("{what}: held by {owner}")),
+        (Some(owner), _) => {
+            let fix = format!("stop it, or choose another address with {flag}");
+            Check::lacking(name, format!("{what}: held by {owner}"), fix)
+        }
+        (None, Ok(_)) => Check::ok(name, format!("{what}: free")),
+        (None, Err(e)) => {
+            Check::lacking(name, format!("{what}: {e}"), format!("choose another address with {flag}"))
+        }
+    }
+}
+
+fn print(printer: Printer, report: &Report) -> Result<(), Failure> {
+    let width = report.checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
+    for check in &report.checks {
+        let verdict = match check.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Lacking => "LACKING",
+            Verdict::Failed => "FAILED",
+        };
+        printer.out(format_args!("{verdict:<8} {:<width$}  {}", check.name, check.detail))?;
+        if !check.fix.is_empty() {
+            printer.out(format_args!("{:<8} {:<width$}  fix: {}", "", "", check.fix))?;
+        }
+    }
+    for orphan in report.orphans.iter().take(ORPHANS_SHOWN) {
+        printer.out(format_args!("orphan   {orphan}"))?;
+    }
+    let count = report.orphans.len();
+    printer.out(format_args!("{count} {}", if count == 1 { "orphan" } else { "orphans" }))?;
+    if count > 0 {
+        printer.out(
+            "fix: start and stop `fanfare up` (or `fanfare node`) once: it removes what an earlier run left",
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! `fanfare up`: everything in one process.
+
+use crate::args::UpArgs;
+use crate::exit::{Exit, Failure};
+use crate::local::{Local, LocalOptions};
+use crate::printer::Printer;
+use crate::signals::Signals;
+use crate::{dirs, logging};
+
+pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure> {
+    logging::start("warn");
+    let mut signals = Signals::listen()?;
+    let options = LocalOptions {
+        data_dir: args.dirs.data_dir.clone().unwrap_or_else(dirs::data_dir),
+        run_dir: args.dirs.run_dir.clone().unwrap_or_else(dirs::run_dir),
+        capacity: args.capacity.resources(),
+        api_address: args.api_listen,
+        link_address: Some(args.grpc_listen),
+        data_plane_address: args.listen,
+    };
+    let mut local = tokio::select! {
+        started = Local::start(options) => started?,
+        () = signals.next() => return Err(Failure::said(Exit::Platform)),
+    };
+    welcome(&local, printer)?;
+    let ended = tokio::select! {
+        failed = local.failed() => Err(failed),
+        () = signals.next() => Ok(Exit::Ok),
+    };
+    let stopped = signals.or_at_once(local.stop()).await;
+    ended.and_then(|exit| stopped.map(|()| exit))
+}
+
+/// The addresses, each with one command to copy.
+fn welcome(local: &Local, printer: Printer) -> Result<(), Failure> {
+    let (functions, api, streams) = (local.data_plane_url(), local.api_url(), local.link_url());
+    let here = if api == format!("http://{}", crate::args::API_ADDRESS) {
+        String::new()
+    } else {
+        format!(" --api {api}")
+    };
+    printer.out(format_args!("functions    {functions}    curl {functions}/function/hello/"))?;
+    printer.out(format_args!("control API  {api}    fanfare deploy ./hello.py{here}"))?;
+    if let Some(streams) = streams {
+        printer.out(format_args!("streams      {streams}    fanfare node --control-plane {streams}"))?;
+    }
+    for missing in local.missing_isolation() {
+        printer.warning(missing);
+    }
+    Ok(())
+}

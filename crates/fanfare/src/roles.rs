@@ -1,0 +1,136 @@
+//! What every way of running a role shares.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use fanfare_control_plane::ControlPlaneError;
+use fanfare_link::Dialer;
+use fanfare_node::{Node, NodeOptions, RuntimeFactory};
+use fanfare_sandbox::Runtime;
+use fanfare_sandbox_process::{Isolation, ProcessOptions, ProcessRuntime};
+use fanfare_store::{RedbStore, Store};
+use fanfare_types::Resources;
+use tokio_util::sync::CancellationToken;
+
+use crate::exit::Failure;
+use crate::ports;
+
+/// Opens the embedded store in a data directory.
+pub(crate) async fn open_store(data_dir: &Path) -> Result<Arc<dyn Store>, Failure> {
+    make_private(data_dir, "--data-dir")?;
+    let directory = data_dir.join("store");
+    // Opening verifies the file, which blocks.
+    let opened = tokio::task::spawn_blocking(move || RedbStore::open(&directory)).await;
+    let opened = opened.map_err(|e| Failure::platform(format!("cannot open the store: {e}")))?;
+    opened.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|e| Failure::platform(e.to_string()))
+}
+
+/// Makes a directory for this user alone; one that is there stays as it is.
+fn make_private(directory: &Path, flag: &str) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|e| {
+        Failure::platform(format!("cannot make {}: {e}", directory.display()))
+            .next(format!("choose another directory with {flag}"))
+    })
+}
+
+/// A node daemon of this process, with the `process` runtime.
+#[derive(Debug)]
+pub(crate) struct RunningNode {
+    handle: fanfare_node::Handle,
+    isolation: Arc<OnceLock<Isolation>>,
+    shutdown: CancellationToken,
+}
+
+impl RunningNode {
+    pub(crate) async fn start(
+        name: &str,
+        capacity: Resources,
+        data_dir: &Path,
+        run_dir: &Path,
+        dialer: Dialer,
+    ) -> Result<Self, Failure> {
+        let data_dir = data_dir.join("node");
+        make_private(&data_dir, "--data-dir")?;
+        make_private(run_dir, "--run-dir")?;
+        let isolation = Arc::new(OnceLock::new());
+        let process = ProcessOptions::new(run_dir, data_dir.join("process"));
+        let runtimes = process_runtime(process, isolation.clone());
+        let options = NodeOptions::new(name.into(), capacity, runtimes, data_dir, run_dir.to_owned());
+        let shutdown = CancellationToken::new();
+        let started = Node::start(options, dialer, shutdown.clone().cancelled_owned()).await;
+        let handle = started.map_err(|e| {
+            Failure::platform(format!("cannot start the node: {e}"))
+                .next("`fanfare doctor` says what this machine lacks")
+        })?;
+        Ok(RunningNode { handle, isolation, shutdown })
+    }
+
+    /// What is not enforced here, one sentence each.
+    pub(crate) fn missing_isolation(&self) -> Vec<String> {
+        let mechanisms =
+            self.isolation.get().map(|isolation| isolation.mechanisms.as_slice()).unwrap_or_default();
+        let missing = mechanisms.iter().filter(|mechanism| !mechanism.enforced);
+        missing.map(|mechanism| format!("no {}: {}", mechanism.name, mechanism.detail)).collect()
+    }
+
+    /// Ends every sandbox.
+    pub(crate) async fn stop(self) {
+        self.shutdown.cancel();
+        self.handle.join().await;
+    }
+}
+
+fn process_runtime(options: ProcessOptions, isolation: Arc<OnceLock<Isolation>>) -> RuntimeFactory {
+    Box::new(move |outlets| {
+        Box::pin(async move {
+            let runtime = ProcessRuntime::start(options, outlets).await?;
+            // Set once: a factory is called once.
+            let _ = isolation.set(runtime.isolation().clone());
+            Ok(vec![runtime as Arc<dyn Runtime>])
+        })
+    })
+}
+
+/// This machine's name.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// What this machine has: its CPUs, and three quarters of its memory.
+pub(crate) fn machine() -> Resources {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
+    Resources::new(cpus * 1_000, memory / 4 * 3)
+}
+
+/// The failure of a control plane; of a taken port, who holds it.
+pub(crate) fn control_plane_failure(error: &ControlPlaneError) -> Failure {
+    match error {
+        ControlPlaneError::Listen { address, source } => {
+            taken(*address, source, "--api-listen or --grpc-listen")
+        }
+        _ => Failure::platform(error.to_string()),
+    }
+}
+
+/// The failure of a data plane; of a taken port, who holds it.
+pub(crate) fn data_plane_failure(error: &fanfare_data_plane::StartError) -> Failure {
+    match error {
+        fanfare_data_plane::StartError::Listen { address, error } => taken(*address, error, "--listen"),
+        fanfare_data_plane::StartError::Thread(_) => Failure::platform(error.to_string()),
+    }
+}
+
+/// An address that cannot be listened on: who holds it, and which flag chooses another.
+fn taken(address: SocketAddr, source: &std::io::Error, flag: &str) -> Failure {
+    match ports::owner(address) {
+        Some(owner) => Failure::platform(format!("cannot listen on {address}: it is held by {owner}"))
+            .next(format!("stop it, or choose another address with {flag}")),
+        None => Failure::platform(format!("cannot listen on {address}: {source}"))
+            .next(format!("choose another address with {flag}")),
+    }
+}
