@@ -1,0 +1,278 @@
+//! The daemon's one task: what it knows, and what it does with what it hears.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_link::{Batch, Dialer, EpochGate, Link, Sender};
+use fanfare_sandbox::{SandboxExit, Started};
+use fanfare_types::limits::{HEARTBEAT_INTERVAL, LIVENESS_TIMEOUT};
+use fanfare_types::{
+    CodeDigest, FromNode, FunctionId, NodeHello, Resources, RevisionId, RevisionSpec, SandboxId,
+    SandboxRecord, StartFailure, StopMode, ToNode,
+};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::LogStore;
+use crate::logs::platform_record;
+use crate::node::Runtimes;
+use crate::revisions::{Eviction, Marks, Used};
+use crate::sandboxes::Sandbox;
+use crate::uplink::{News, Uplink, random};
+
+/// How often CPU use is reported: a third of the autoscaler's period.
+const USAGE_INTERVAL: Duration = Duration::from_secs(5);
+/// Log transfers at once.
+const TRANSFERS_MAX: usize = 64;
+/// How long runtimes may take to end everything at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What reaches the daemon from its own tasks and from the runtimes. The queue of these needs no limit of its own:
+/// each is the one end of something that was limited when it began.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Created { sandbox: SandboxId, result: Result<Started, StartFailure> },
+    Exit(SandboxExit),
+    Stopped(SandboxId),
+    Prepared { revision: RevisionId, result: Result<(), StartFailure> },
+    Forgotten(RevisionId),
+    Evict { code: CodeDigest, reply: oneshot::Sender<bool> },
+}
+
+/// All state of a node daemon; owned by one task.
+pub(crate) struct Daemon {
+    name: Arc<str>,
+    capacity: Resources,
+    incarnation: u64,
+    pub(crate) creations_max: usize,
+    pub(crate) runtimes: Runtimes,
+    dialer: Dialer,
+    gate: EpochGate,
+    logs: LogStore,
+    pub(crate) marks: Marks,
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+    /// The link, while it is up.
+    tx: Option<Sender<FromNode>>,
+    /// Whether the control plane has made itself known on this link.
+    welcomed: bool,
+    /// Whether something was sent since the last heartbeat was due.
+    spoke: bool,
+    transfers: JoinSet<()>,
+
+    /// Revisions that this stream has told of.
+    pub(crate) specs: HashMap<RevisionId, Arc<RevisionSpec>>,
+    pub(crate) used: HashMap<RevisionId, Used>,
+    pub(crate) evictions: Vec<Eviction>,
+    pub(crate) prepares: VecDeque<Arc<RevisionSpec>>,
+    pub(crate) preparing: usize,
+
+    pub(crate) sandboxes: HashMap<SandboxId, Sandbox>,
+    /// Not begun, in order. Those cancelled meanwhile are skipped.
+    pub(crate) creations: VecDeque<SandboxId>,
+    pub(crate) creating: usize,
+    pub(crate) stops: VecDeque<(SandboxId, StopMode)>,
+    pub(crate) stopping: usize,
+}
+
+impl Daemon {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        name: Arc<str>,
+        capacity: Resources,
+        creations_max: usize,
+        runtimes: Runtimes,
+        dialer: Dialer,
+        logs: LogStore,
+        marks: Marks,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Self {
+        Daemon {
+            name,
+            capacity,
+            incarnation: random(),
+            creations_max: creations_max.max(1),
+            runtimes,
+            dialer,
+            gate: EpochGate::default(),
+            logs,
+            marks,
+            events,
+            tx: None,
+            welcomed: false,
+            spoke: false,
+            transfers: JoinSet::new(),
+            specs: HashMap::new(),
+            used: HashMap::new(),
+            evictions: Vec::new(),
+            prepares: VecDeque::new(),
+            preparing: 0,
+            sandboxes: HashMap::new(),
+            creations: VecDeque::new(),
+            creating: 0,
+            stops: VecDeque::new(),
+            stopping: 0,
+        }
+    }
+
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let mut uplink = Uplink::new(self.dialer.clone(), self.gate.clone());
+        let mut heartbeat = interval(HEARTBEAT_INTERVAL);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut usage = interval(USAGE_INTERVAL);
+        usage.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                // The daemon holds a sender itself: there is always a next event.
+                Some(event) = events.recv() => self.on_event(event),
+                news = uplink.next() => self.on_news(news, &mut uplink),
+                _ = heartbeat.tick() => {
+                    if !std::mem::take(&mut self.spoke) {
+                        self.send(FromNode::Heartbeat);
+                        self.spoke = false;
+                    }
+                }
+                _ = usage.tick() => self.report_usage(),
+                Some(_) = self.transfers.join_next() => {}
+            }
+        }
+        self.shut_down(events, uplink).await;
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Created { sandbox, result } => self.created(sandbox, result),
+            Event::Exit(exit) => self.exited(exit),
+            Event::Stopped(sandbox) => self.stopped(sandbox),
+            Event::Prepared { revision, result } => self.prepared(revision, result),
+            Event::Forgotten(revision) => self.forgotten(revision),
+            Event::Evict { code, reply } => self.evict(code, reply),
+        }
+    }
+
+    fn on_news(&mut self, news: News, uplink: &mut Uplink) {
+        match news {
+            News::Up(tx) => {
+                tracing::info!(node = %self.name, sandboxes = self.sandboxes.len(), "connected to the control plane");
+                self.tx = Some(tx);
+                self.welcomed = false;
+                self.specs.clear();
+                let hello = self.hello();
+                self.send(FromNode::Hello(hello));
+            }
+            News::Down => {
+                tracing::warn!(node = %self.name, "lost the control plane");
+                self.tx = None;
+            }
+            News::Batch(batch) => self.on_batch(batch, uplink),
+        }
+    }
+
+    fn on_batch(&mut self, batch: Batch<ToNode>, uplink: &mut Uplink) {
+        for message in batch.messages {
+            if let ToNode::Welcome { you, epoch } = message {
+                tracing::info!(node = %self.name, %you, %epoch, "welcomed");
+                self.welcomed = true;
+                uplink.confirmed();
+            } else if self.welcomed {
+                self.on_command(message);
+            } else {
+                tracing::error!(?message, "a command came before the welcome; cutting the link");
+                self.tx = None;
+                uplink.redial();
+                return;
+            }
+        }
+    }
+
+    fn on_command(&mut self, command: ToNode) {
+        match command {
+            ToNode::Welcome { .. } => {}
+            ToNode::Revision(spec) => {
+                self.specs.insert(spec.id, spec);
+            }
+            ToNode::RevisionRemoved(revision) => self.removed(revision),
+            ToNode::Prepare(revision) => self.prepare(revision),
+            ToNode::Create { sandbox, revision } => self.create(sandbox, revision),
+            ToNode::Stop { sandbox, mode } => self.stop(sandbox, mode),
+            ToNode::Logs { transfer, function, tail_lines, follow } => {
+                self.send_logs(transfer, function, tail_lines, follow);
+            }
+        }
+    }
+
+    /// Tells the control plane, if there is one. What it misses, the next hello makes up for.
+    pub(crate) fn send(&mut self, message: FromNode) {
+        self.spoke = true;
+        // An error closes the link, which the uplink notices.
+        if self.tx.as_ref().is_some_and(|tx| tx.send(message).is_err()) {
+            self.tx = None;
+        }
+    }
+
+    fn hello(&self) -> NodeHello {
+        let sandboxes = self.sandboxes.iter().map(|(id, sandbox)| SandboxRecord {
+            sandbox: *id,
+            revision: sandbox.revision,
+            endpoint: sandbox.endpoint(),
+        });
+        NodeHello {
+            name: self.name.clone(),
+            incarnation: self.incarnation,
+            epoch_seen: self.gate.newest(),
+            capacity: self.capacity,
+            runtimes: self.runtimes.0.iter().map(|runtime| runtime.name().into()).collect(),
+            sandboxes: sandboxes.collect(),
+        }
+    }
+
+    fn report_usage(&mut self) {
+        let usage: Vec<_> = self.runtimes.0.iter().flat_map(|runtime| runtime.usage()).collect();
+        if !usage.is_empty() {
+            self.send(FromNode::Usage(usage));
+        }
+    }
+
+    fn send_logs(&mut self, transfer: u64, function: FunctionId, tail_lines: u32, follow: bool) {
+        let lines = if self.transfers.len() < TRANSFERS_MAX {
+            self.logs.read(function, tail_lines, follow)
+        } else {
+            let refusal = format!("this node sends logs to {TRANSFERS_MAX} readers already");
+            futures_util::stream::iter([platform_record(refusal)]).boxed()
+        };
+        let dialer = self.dialer.clone();
+        self.transfers.spawn(async move {
+            if let Err(error) = dialer.push_logs(transfer, lines).await {
+                tracing::warn!(transfer, %error, "a log transfer broke off");
+            }
+        });
+    }
+
+    async fn shut_down(mut self, mut events: mpsc::UnboundedReceiver<Event>, uplink: Uplink) {
+        let ends = join_all(self.runtimes.0.iter().map(|runtime| runtime.shutdown()));
+        if timeout(SHUTDOWN_TIMEOUT, ends).await.is_err() {
+            tracing::error!(limit = ?SHUTDOWN_TIMEOUT, "a runtime did not end its sandboxes in time");
+        }
+        // What ended is told while somebody listens; nothing new begins.
+        self.creations.clear();
+        self.prepares.clear();
+        self.stops.clear();
+        while let Ok(event) = events.try_recv() {
+            self.on_event(event);
+        }
+        self.logs.flush().await;
+        if let (Some(tx), Some(rx)) = (self.tx.take(), uplink.into_receiver()) {
+            // A control plane that does not answer learns of the end by the cut.
+            let _ = timeout(LIVENESS_TIMEOUT, Link { tx, rx }.finish()).await;
+        }
+    }
+}

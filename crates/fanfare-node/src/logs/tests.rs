@@ -1,0 +1,198 @@
+use super::*;
+
+use std::time::Duration;
+
+use fanfare_sandbox::LogLine;
+use fanfare_types::SandboxId;
+use futures_util::{FutureExt, StreamExt};
+
+const F: FunctionId = FunctionId(7);
+
+fn line(text: impl Into<String>) -> LogLine {
+    LogLine {
+        function: F,
+        sandbox: Some(SandboxId(3)),
+        stream: fanfare_sandbox::LogStream::Stdout,
+        text: text.into(),
+    }
+}
+
+fn limits(function_bytes: u64) -> LogLimits {
+    LogLimits { function_bytes, ..LogLimits::default() }
+}
+
+async fn texts(store: &LogStore, tail: u32) -> Vec<String> {
+    store.read(F, tail, false).map(|record| record.text).collect().await
+}
+
+#[tokio::test]
+async fn the_tail_is_the_last_lines_with_their_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LogStore::open(dir.path().join("logs"), limits(1 << 20)).unwrap();
+    assert!(texts(&store, 10).await.is_empty());
+    let sink = store.sink();
+    for n in 0..5_000 {
+        sink(line(format!("line {n}")));
+    }
+    store.flush().await;
+    for tail in [0, 1, 10, 4_999, 5_000, 9_999] {
+        let records: Vec<_> = store.read(F, tail, false).collect().await;
+        let first = 5_000_u32.saturating_sub(tail);
+        assert_eq!(records.len() as u32, 5_000 - first);
+        for (record, n) in records.iter().zip(first..) {
+            assert_eq!((record.seq, &record.text), (u64::from(n) + 1, &format!("line {n}")));
+            assert_eq!((record.sandbox, record.stream), (Some(SandboxId(3)), LogStream::Stdout));
+            assert!(record.time_unix_ms > 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_ring_stays_within_its_limit_and_keeps_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = 64 * 1024;
+    let store = LogStore::open(dir.path().join("logs"), limits(limit)).unwrap();
+    let sink = store.sink();
+    for n in 0..10_000 {
+        sink(line(format!("line {n:05} {}", "x".repeat(80))));
+        if n % 500 == 0 {
+            store.flush().await;
+        }
+    }
+    store.flush().await;
+    let on_disk: u64 = std::fs::read_dir(dir.path().join("logs/7"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(on_disk <= limit && on_disk >= limit / 2, "{on_disk}");
+    let records: Vec<_> = store.read(F, u32::MAX, false).collect().await;
+    assert!(records.len() > 200);
+    assert_eq!(records.last().unwrap().seq, 10_000);
+    assert!(records.windows(2).all(|pair| pair[0].seq + 1 == pair[1].seq));
+}
+
+#[tokio::test]
+async fn followers_get_each_line_once_and_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LogStore::open(dir.path().join("logs"), limits(8 << 20)).unwrap();
+    let sink = store.sink();
+    for n in 0..10 {
+        sink(line(n.to_string()));
+    }
+    store.flush().await;
+    let mut reader = store.read(F, 3, true);
+    for n in 7..10 {
+        assert_eq!(reader.next().await.unwrap().text, n.to_string());
+    }
+    assert!(reader.next().now_or_never().is_none(), "nothing more was written");
+    let write = tokio::spawn(async move {
+        for n in 10..20_000 {
+            sink(line(n.to_string()));
+            if n % 100 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    for n in 10..20_000 {
+        let record = tokio::time::timeout(Duration::from_secs(20), reader.next()).await.unwrap().unwrap();
+        assert_eq!(record.text, n.to_string());
+    }
+    write.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reader_that_is_overtaken_goes_on_with_the_oldest_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LogStore::open(dir.path().join("logs"), limits(16 * 1024)).unwrap();
+    let sink = store.sink();
+    sink(line("first"));
+    store.flush().await;
+    let mut reader = store.read(F, 10, true);
+    assert_eq!(reader.next().await.unwrap().seq, 1);
+    for n in 0..2_000 {
+        sink(line(format!("line {n}")));
+    }
+    store.flush().await;
+    let next = reader.next().await.unwrap();
+    assert!(next.seq > 2, "{}", next.seq);
+    let mut last = next.seq;
+    while last < 2_001 {
+        let record = reader.next().await.unwrap();
+        assert_eq!(record.seq, last + 1);
+        last = record.seq;
+    }
+}
+
+#[tokio::test]
+async fn logs_outlive_the_process_and_half_a_line_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("logs");
+    {
+        let store = LogStore::open(path.clone(), limits(1 << 20)).unwrap();
+        let sink = store.sink();
+        for n in 0..100 {
+            sink(line(n.to_string()));
+        }
+        store.flush().await;
+    }
+    let segment = std::fs::read_dir(path.join("7")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes.extend_from_within(..20);
+    std::fs::write(&segment, bytes).unwrap();
+
+    let store = LogStore::open(path, limits(1 << 20)).unwrap();
+    store.sink()(line("after"));
+    store.flush().await;
+    let records: Vec<_> = store.read(F, 2, false).collect().await;
+    assert_eq!((records[0].seq, &records[0].text[..]), (100, "99"));
+    assert_eq!((records[1].seq, &records[1].text[..]), (101, "after"));
+}
+
+#[tokio::test]
+async fn what_the_disk_cannot_take_is_counted_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = LogLimits { queue_bytes: 64 * 1024, ..LogLimits::default() };
+    let store = LogStore::open(dir.path().join("logs"), limits).unwrap();
+    let sink = store.sink();
+    let text = "x".repeat(1_000);
+    let total = 20_000;
+    for _ in 0..total {
+        sink(line(text.clone()));
+    }
+    store.flush().await;
+    // A drop after the last batch was taken is said with the next one.
+    sink(line("last"));
+    store.flush().await;
+    let records: Vec<_> = store.read(F, u32::MAX, false).collect().await;
+    let mut written = 0;
+    let mut dropped = 0;
+    for record in &records {
+        match record.stream {
+            LogStream::Platform => dropped += record.text.split(' ').next().unwrap().parse::<u64>().unwrap(),
+            _ => written += 1,
+        }
+    }
+    // Of what was written, the ring may have dropped the oldest; numbers count every line, markers included.
+    let markers = records.iter().filter(|record| record.stream == LogStream::Platform).count() as u64;
+    if records[0].seq == 1 {
+        assert_eq!(written + dropped, total + 1);
+    }
+    assert!(dropped > 0 && markers > 0, "nothing was dropped: the queue is not bounded");
+}
+
+#[tokio::test]
+async fn the_quietest_log_makes_room_for_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = LogLimits { function_bytes: 32 * 1024, total_bytes: 64 * 1024, ..LogLimits::default() };
+    let store = LogStore::open(dir.path().join("logs"), limits).unwrap();
+    let sink = store.sink();
+    for function in 1..=5 {
+        for _ in 0..200 {
+            sink(LogLine { function: FunctionId(function), ..line("y".repeat(100)) });
+        }
+        store.flush().await;
+    }
+    let count = |function| store.read(FunctionId(function), u32::MAX, false).count();
+    assert_eq!(count(1).await, 0, "the oldest log is gone");
+    assert_eq!(count(5).await, 200, "the newest is whole");
+}

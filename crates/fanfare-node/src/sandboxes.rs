@@ -1,0 +1,229 @@
+//! Sandboxes from their order to their end.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use fanfare_sandbox::{SandboxExit, Started};
+use fanfare_types::{
+    ExitCause, FromNode, GoneCause, RevisionId, RevisionSpec, SandboxId, SandboxRecord, StartFailure,
+    StartFailureKind, StopMode,
+};
+use futures_util::FutureExt;
+
+use crate::daemon::{Daemon, Event};
+use crate::failure;
+use crate::node::Marked;
+
+/// Creations that may wait: more than a control plane with reservations can order.
+const CREATIONS_QUEUED_MAX: usize = 65_536;
+/// Sandboxes that are being stopped at once; more wait in order.
+const STOPS_MAX: usize = 256;
+
+/// One sandbox of this node.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    pub(crate) revision: RevisionId,
+    /// The place of its runtime.
+    runtime: usize,
+    state: State,
+    /// It was told to stop after it had begun.
+    stopping: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not begun.
+    Queued(Arc<RevisionSpec>),
+    /// Begun. Its end may be reported before its beginning is.
+    Starting {
+        ended: Option<SandboxExit>,
+    },
+    Ready(Arc<str>),
+}
+
+impl Sandbox {
+    pub(crate) fn endpoint(&self) -> Option<Arc<str>> {
+        match &self.state {
+            State::Ready(endpoint) => Some(endpoint.clone()),
+            State::Queued(_) | State::Starting { .. } => None,
+        }
+    }
+}
+
+impl Daemon {
+    /// Takes over what the runtimes found, and forgets what else was remembered.
+    pub(crate) fn adopt(&mut self, recovered: Vec<(usize, SandboxRecord)>, marked: Marked) {
+        for (runtime, record) in recovered {
+            let Some(endpoint) = record.endpoint else {
+                tracing::warn!(sandbox = %record.sandbox, "a runtime recovered a sandbox without an endpoint");
+                continue;
+            };
+            self.use_revision(record.revision, runtime, marked.get(&record.revision).copied(), true);
+            let sandbox = Sandbox {
+                revision: record.revision,
+                runtime,
+                state: State::Ready(endpoint),
+                stopping: false,
+            };
+            self.sandboxes.insert(record.sandbox, sandbox);
+        }
+        for revision in marked.into_keys() {
+            if !self.used.contains_key(&revision) {
+                self.marks.remove(revision);
+            }
+        }
+    }
+
+    pub(crate) fn create(&mut self, id: SandboxId, revision: RevisionId) {
+        if self.sandboxes.contains_key(&id) {
+            tracing::warn!(sandbox = %id, "ordered again; it exists");
+            return;
+        }
+        let refuse = |daemon: &mut Self, detail: String| {
+            daemon.send(FromNode::Failed { sandbox: id, failure: failure(StartFailureKind::Node, detail) });
+        };
+        let Some(spec) = self.specs.get(&revision).cloned() else {
+            return refuse(self, format!("the node was not told of revision {revision}"));
+        };
+        let Some(runtime) = self.runtimes.find(&spec.runtime) else {
+            return refuse(self, format!("the node has no runtime {:?}", spec.runtime));
+        };
+        if self.creations.len() >= CREATIONS_QUEUED_MAX {
+            return refuse(self, format!("{CREATIONS_QUEUED_MAX} creations wait on the node already"));
+        }
+        self.use_revision(revision, runtime, spec.code, false);
+        let sandbox = Sandbox { revision, runtime, state: State::Queued(spec), stopping: false };
+        self.sandboxes.insert(id, sandbox);
+        self.creations.push_back(id);
+        self.begin_creations();
+    }
+
+    pub(crate) fn begin_creations(&mut self) {
+        while self.creating < self.creations_max {
+            let Some(id) = self.creations.pop_front() else { return };
+            // It may have been cancelled.
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            let State::Queued(spec) = &sandbox.state else { continue };
+            if self.used.get_mut(&sandbox.revision).is_some_and(|used| used.park(id)) {
+                continue;
+            }
+            let spec = spec.clone();
+            sandbox.state = State::Starting { ended: None };
+            self.creating += 1;
+            let runtime = self.runtimes.0[sandbox.runtime].clone();
+            let mark = self.mark(&spec);
+            let events = self.events.clone();
+            tokio::spawn(async move {
+                mark.await;
+                let created = AssertUnwindSafe(runtime.create(id, spec)).catch_unwind().await;
+                let result = match created {
+                    Ok(result) => result,
+                    Err(_) => {
+                        runtime.stop(id, StopMode::Kill).await;
+                        Err(failure(StartFailureKind::Node, "the runtime panicked".into()))
+                    }
+                };
+                // Nobody listens any more only after the daemon has ended.
+                let _ = events.send(Event::Created { sandbox: id, result });
+            });
+        }
+    }
+
+    pub(crate) fn created(&mut self, id: SandboxId, result: Result<Started, StartFailure>) {
+        self.creating -= 1;
+        self.begin_creations();
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        let stopping = sandbox.stopping;
+        let State::Starting { ended } = &mut sandbox.state else { return };
+        match (result, ended.take()) {
+            (Ok(started), None) => {
+                sandbox.state = State::Ready(started.endpoint.clone());
+                if !stopping {
+                    let (endpoint, stages) = (started.endpoint, started.stages);
+                    self.send(FromNode::Ready { sandbox: id, endpoint, stages });
+                }
+            }
+            (Ok(_), Some(exit)) if stopping => self.end(id, exit.cause, &exit.log_tail),
+            (Ok(_), Some(exit)) => {
+                // It came up and went down at once: for whoever waits, it never was.
+                self.remove(id);
+                let kind = StartFailureKind::Exited(exit.cause);
+                let detail = format!("the sandbox {} as soon as it was ready", exit.cause);
+                let failure = StartFailure { log_tail: exit.log_tail, ..failure(kind, detail) };
+                self.send(FromNode::Failed { sandbox: id, failure });
+            }
+            (Err(failure), _) if stopping => self.end(id, ExitCause::Stopped, &failure.log_tail),
+            (Err(failure), _) => {
+                self.remove(id);
+                self.send(FromNode::Failed { sandbox: id, failure });
+            }
+        }
+    }
+
+    pub(crate) fn exited(&mut self, exit: SandboxExit) {
+        let Some(sandbox) = self.sandboxes.get_mut(&exit.sandbox) else { return };
+        match &mut sandbox.state {
+            State::Starting { ended } => *ended = Some(exit),
+            State::Ready(_) => self.end(exit.sandbox, exit.cause, &exit.log_tail),
+            State::Queued(_) => {
+                tracing::error!(sandbox = %exit.sandbox, "a runtime reported the end of what was not begun");
+            }
+        }
+    }
+
+    pub(crate) fn stop(&mut self, id: SandboxId, mode: StopMode) {
+        match self.sandboxes.get_mut(&id) {
+            None => self.send_exited(id, ExitCause::Stopped, ""),
+            Some(Sandbox { state: State::Queued(_), .. }) => self.end(id, ExitCause::Stopped, ""),
+            Some(_) if mode == StopMode::IfNotBegun => {}
+            Some(sandbox) => {
+                sandbox.stopping = true;
+                self.stops.push_back((id, mode));
+                self.begin_stops();
+            }
+        }
+    }
+
+    fn begin_stops(&mut self) {
+        while self.stopping < STOPS_MAX {
+            let Some((id, mode)) = self.stops.pop_front() else { return };
+            let Some(sandbox) = self.sandboxes.get(&id) else { continue };
+            self.stopping += 1;
+            let runtime = self.runtimes.0[sandbox.runtime].clone();
+            let events = self.events.clone();
+            tokio::spawn(async move {
+                if AssertUnwindSafe(runtime.stop(id, mode)).catch_unwind().await.is_err() {
+                    tracing::error!(sandbox = %id, "the runtime panicked while it stopped a sandbox");
+                }
+                let _ = events.send(Event::Stopped(id));
+            });
+        }
+    }
+
+    pub(crate) fn stopped(&mut self, id: SandboxId) {
+        self.stopping -= 1;
+        self.begin_stops();
+        // The runtime reports an end before it says that the stop is done, and a start by its failure. What is still
+        // here as ready, the runtime does not know.
+        if let Some(Sandbox { state: State::Ready(_), .. }) = self.sandboxes.get(&id) {
+            self.end(id, ExitCause::Stopped, "");
+        }
+    }
+
+    /// Nothing of it is left.
+    fn end(&mut self, id: SandboxId, exit: ExitCause, log_tail: &str) {
+        self.remove(id);
+        self.send_exited(id, exit, log_tail);
+    }
+
+    fn send_exited(&mut self, sandbox: SandboxId, exit: ExitCause, log_tail: &str) {
+        let cause = GoneCause { exit, log_tail: log_tail.into() };
+        self.send(FromNode::Exited { sandbox, cause });
+    }
+
+    fn remove(&mut self, id: SandboxId) {
+        if let Some(sandbox) = self.sandboxes.remove(&id) {
+            self.release_revision(sandbox.revision);
+        }
+    }
+}
