@@ -104,9 +104,9 @@ impl Blobs {
         let turn = tokio::time::timeout(UPLOAD_WAIT, self.uploads.acquire()).await;
         let _turn = turn.ok().and_then(Result::ok).ok_or(UploadError::Busy)?;
         let number = self.drafts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // Removed on drop unless it gets its name, also when the uploader leaves and this future with it.
-        let draft = Draft(self.directory.join(format!("{DRAFT}{number}")));
-        let (found, size_bytes) = write_draft(&draft.0, chunks, self.bytes_max).await?;
+        let path = self.directory.join(format!("{DRAFT}{number}"));
+        let (draft, file) = blocking(move || Draft::create(path)).await?;
+        let (found, size_bytes) = write(file, chunks, self.bytes_max).await?;
         if found != digest {
             return Err(UploadError::Mismatch { found });
         }
@@ -155,7 +155,17 @@ impl Blobs {
 
 const DRAFT: &str = "draft-";
 
+/// An incomplete blob. Removed on drop unless it got its name, also when the uploader leaves and drops the upload.
 struct Draft(PathBuf);
+
+impl Draft {
+    fn create(path: PathBuf) -> io::Result<(Draft, std::fs::File)> {
+        let draft = Draft(path);
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft.0)?;
+        Ok((draft, file))
+    }
+}
 
 impl Drop for Draft {
     fn drop(&mut self) {
@@ -164,14 +174,12 @@ impl Drop for Draft {
     }
 }
 
-async fn write_draft<E: std::fmt::Display>(
-    path: &Path,
+async fn write<E: std::fmt::Display>(
+    file: std::fs::File,
     mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
     bytes_max: u64,
 ) -> Result<(CodeDigest, u64), UploadError> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = tokio::fs::OpenOptions::from(options).open(path).await?;
+    let mut file = tokio::fs::File::from_std(file);
     let mut hash = Sha256::new();
     let mut size_bytes = 0;
     loop {
@@ -249,7 +257,7 @@ async fn collect(
     condemned
 }
 
-async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
@@ -314,9 +322,18 @@ mod tests {
         let endless = stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(b"and on ")));
         let large = blobs.upload(digest_of(b""), endless).await;
         assert!(matches!(large, Err(UploadError::TooLarge { limit: 100 })), "{large:?}");
-        let never = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"th"))]).chain(stream::pending());
-        let left = futures_util::FutureExt::now_or_never(blobs.upload(digest_of(b"this"), never));
-        assert!(left.is_none());
+        let begun = tokio::sync::Notify::new();
+        let there = std::cell::Cell::new(0);
+        let never =
+            stream::iter([Bytes::from_static(b"th")]).map(Ok::<_, Infallible>).chain(stream::poll_fn(|_| {
+                there.set(files(directory.path()));
+                begun.notify_one();
+                std::task::Poll::Pending
+            }));
+        tokio::select! {
+            result = blobs.upload(digest_of(b"this"), never) => panic!("{result:?}"),
+            () = begun.notified() => assert_eq!(there.get(), 1, "the uploader left in the middle"),
+        }
         assert_eq!(files(directory.path()), 0);
     }
 

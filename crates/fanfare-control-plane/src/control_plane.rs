@@ -101,6 +101,9 @@ impl ControlPlane {
         if !api_address.ip().is_loopback() {
             tracing::warn!(%api_address, "the control API is open to the network: anyone there may do anything");
         }
+        if let Some(link_address) = link_address.filter(|address| !address.ip().is_loopback()) {
+            tracing::warn!(%link_address, "any machine that reaches this address may join as a node");
+        }
         let app = App::new(&options, &hub, api_address, shutdown.clone());
         tasks.spawn(api::serve(api_listener, app, shutdown.clone()));
         tracing::info!(%epoch, functions = registry.len(), %api_address, ?link_address, "control plane leads");

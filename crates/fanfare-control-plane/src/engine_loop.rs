@@ -7,78 +7,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_engine::{Command, Engine, EngineConfig, Event, FunctionStatus};
+use fanfare_engine::{Command, Engine, EngineConfig, Event};
 use fanfare_link::Sender;
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
-    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, limits,
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionSpec, NodeHello, NodeId, RevisionId,
+    StartFailure, Timestamp, ToDataPlane, ToNode, limits,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::ControlPlaneError;
 use crate::clock::Clock;
+use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
-use crate::liveness::Peers;
+use crate::liveness::{Peers, Pulse};
 use crate::registry::Visible;
 use crate::view::{ClusterView, Counters, NodeRef};
-
-/// What the loop takes.
-#[derive(Debug)]
-pub(crate) enum Input {
-    Function(Visible),
-    NodeConnected {
-        node: NodeId,
-        hello: NodeHello,
-        stream: u64,
-        tx: Sender<ToNode>,
-    },
-    FromNode {
-        node: NodeId,
-        stream: u64,
-        messages: Vec<FromNode>,
-    },
-    NodeClosed {
-        node: NodeId,
-        stream: u64,
-    },
-    DataPlaneConnected {
-        data_plane: DataPlaneId,
-        hello: DataPlaneHello,
-        stream: u64,
-        tx: Sender<ToDataPlane>,
-    },
-    FromDataPlane {
-        data_plane: DataPlaneId,
-        stream: u64,
-        messages: Vec<FromDataPlane>,
-        received: Timestamp,
-    },
-    DataPlaneClosed {
-        data_plane: DataPlaneId,
-        stream: u64,
-    },
-    /// Prove that a revision starts.
-    Prepare {
-        revision: RevisionId,
-        answer: oneshot::Sender<Prepared>,
-    },
-    /// Have nodes send log lines.
-    TellNodes(Vec<(NodeRef, ToNode)>),
-    Functions {
-        ids: Vec<FunctionId>,
-        answer: oneshot::Sender<(Timestamp, Vec<Option<FunctionStatus>>)>,
-    },
-    Cluster {
-        answer: oneshot::Sender<ClusterView>,
-    },
-    Nodes {
-        answer: oneshot::Sender<Vec<NodeRef>>,
-    },
-}
-
-/// Answer to [`Input::Prepare`]: the node that proved it.
-pub(crate) type Prepared = Result<Arc<str>, StartFailure>;
 
 pub(crate) struct EngineLoop {
     engine: Engine,
@@ -136,21 +80,22 @@ impl EngineLoop {
         let mut batch = Vec::with_capacity(ENGINE_BATCH_MAX);
         loop {
             let deadline = self.next_deadline();
+            // A deadline that passed while the engine was busy is late for that reason.
+            let expected = deadline.max(self.clock.now());
             let timer = tokio::time::sleep_until(self.clock.instant(deadline).into());
-            let due = tokio::select! {
+            tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 taken = inputs.recv_many(&mut batch, ENGINE_BATCH_MAX) => {
                     if taken == 0 {
                         return;
                     }
-                    false
                 }
-                () = timer => true,
-            };
+                () = timer => {}
+            }
             let now = self.clock.now();
-            if now.since(deadline) > STALL {
-                tracing::warn!(late = ?now.since(deadline), due, "this process was stopped for a while");
+            if now.since(expected) > STALL {
+                tracing::warn!(late = ?now.since(expected), "this process was stopped for a while");
                 self.nodes.forgive(now);
                 self.data_planes.forgive(now);
             }
@@ -194,7 +139,9 @@ impl EngineLoop {
         match input {
             Input::Function(Visible::Set { id, spec }) => self.step(Event::FunctionSet { id, spec }),
             Input::Function(Visible::Removed(id)) => self.step(Event::FunctionRemoved(id)),
-            Input::NodeConnected { node, hello, stream, tx } => self.node_connected(node, hello, stream, tx),
+            Input::NodeConnected { node, hello, stream, tx, pulse } => {
+                self.node_connected(node, hello, stream, (tx, pulse));
+            }
             Input::FromNode { node, stream, messages } => {
                 if self.nodes.heard(self.clock.now(), node, stream) {
                     for message in messages {
@@ -203,8 +150,8 @@ impl EngineLoop {
                 }
             }
             Input::NodeClosed { node, stream } => self.nodes.closed(node, stream),
-            Input::DataPlaneConnected { data_plane, hello, stream, tx } => {
-                self.data_plane_connected(data_plane, hello, stream, tx);
+            Input::DataPlaneConnected { data_plane, hello, stream, tx, pulse } => {
+                self.data_plane_connected(data_plane, hello, stream, (tx, pulse));
             }
             Input::FromDataPlane { data_plane, stream, messages, received } => {
                 if self.data_planes.heard(self.clock.now(), data_plane, stream) {
@@ -227,7 +174,13 @@ impl EngineLoop {
         }
     }
 
-    fn node_connected(&mut self, node: NodeId, hello: NodeHello, stream: u64, tx: Sender<ToNode>) {
+    fn node_connected(
+        &mut self,
+        node: NodeId,
+        hello: NodeHello,
+        stream: u64,
+        tx: (Sender<ToNode>, Arc<Pulse>),
+    ) {
         let who = (hello.name.clone(), hello.incarnation);
         match self.nodes.connect(self.clock.now(), node, who, stream, tx) {
             Ok(replaced) => {
@@ -249,7 +202,7 @@ impl EngineLoop {
         data_plane: DataPlaneId,
         hello: DataPlaneHello,
         stream: u64,
-        tx: Sender<ToDataPlane>,
+        tx: (Sender<ToDataPlane>, Arc<Pulse>),
     ) {
         let who = (hello.name.clone(), hello.incarnation);
         match self.data_planes.connect(self.clock.now(), data_plane, who, stream, tx) {

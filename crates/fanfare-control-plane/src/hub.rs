@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 
 use crate::blobs::Blobs;
 use crate::clock::Clock;
-use crate::engine_loop::Input;
+use crate::input::Input;
 use crate::limits::{HELLO_TIMEOUT, PEER_NAME_BYTES_MAX};
+use crate::liveness::Pulse;
 use crate::registry::{PeerKind, Registry};
 use crate::transfers::Transfers;
 
@@ -70,18 +71,21 @@ impl ControlHub {
         let Some(id) = self.admit(PeerKind::Node, name, *epoch_seen).await else { return };
         let (node, stream) = (NodeId(id), self.streams.fetch_add(1, Ordering::Relaxed));
         tx.set_epoch(self.epoch);
-        let mut open = self.pass(Input::NodeConnected { node, hello, stream, tx }).await;
+        let pulse = Arc::new(Pulse::default());
+        let connected = Input::NodeConnected { node, hello, stream, tx, pulse: pulse.clone() };
+        let mut open = self.pass(connected, &pulse).await;
         let mut next = Some(rest);
         while let Some(messages) = next.filter(|_| open) {
             if messages.iter().any(|message| matches!(message, FromNode::Hello(_))) {
                 tracing::warn!(%node, "a second hello on one stream; closing it");
                 break;
             }
-            open = messages.is_empty() || self.pass(Input::FromNode { node, stream, messages }).await;
+            open = messages.is_empty() || self.pass(Input::FromNode { node, stream, messages }, &pulse).await;
             next = rx.recv().await.map(|batch| batch.messages);
         }
         drop(rx);
-        self.pass(Input::NodeClosed { node, stream }).await;
+        // No word of the peer's: its pulse stays. An error means that the control plane is stopping.
+        let _ = self.engine.send(Input::NodeClosed { node, stream }).await;
     }
 
     async fn serve_data_plane(&self, link: Link<ToDataPlane, FromDataPlane>) {
@@ -94,7 +98,9 @@ impl ControlHub {
         let Some(id) = self.admit(PeerKind::DataPlane, name, *epoch_seen).await else { return };
         let (data_plane, stream) = (DataPlaneId(id), self.streams.fetch_add(1, Ordering::Relaxed));
         tx.set_epoch(self.epoch);
-        let mut open = self.pass(Input::DataPlaneConnected { data_plane, hello, stream, tx }).await;
+        let pulse = Arc::new(Pulse::default());
+        let connected = Input::DataPlaneConnected { data_plane, hello, stream, tx, pulse: pulse.clone() };
+        let mut open = self.pass(connected, &pulse).await;
         let mut next = Some(rest);
         while let Some(messages) = next.filter(|_| open) {
             if messages.iter().any(|message| matches!(message, FromDataPlane::Hello(_))) {
@@ -103,11 +109,12 @@ impl ControlHub {
             }
             let received = self.clock.now();
             open = messages.is_empty()
-                || self.pass(Input::FromDataPlane { data_plane, stream, messages, received }).await;
+                || self.pass(Input::FromDataPlane { data_plane, stream, messages, received }, &pulse).await;
             next = rx.recv().await.map(|batch| batch.messages);
         }
         drop(rx);
-        self.pass(Input::DataPlaneClosed { data_plane, stream }).await;
+        // No word of the peer's: its pulse stays. An error means that the control plane is stopping.
+        let _ = self.engine.send(Input::DataPlaneClosed { data_plane, stream }).await;
     }
 
     /// The peer's number; `None` when it may not connect, and the log says why.
@@ -137,9 +144,13 @@ impl ControlHub {
         }
     }
 
-    /// Hands something to the engine; `false` when the control plane is stopping.
-    async fn pass(&self, input: Input) -> bool {
-        self.engine.send(input).await.is_ok()
+    /// Hands something to the engine; `false` when the control plane is stopping. While the engine is behind, the
+    /// peer counts as alive: it is we who do not listen.
+    async fn pass(&self, input: Input, pulse: &Pulse) -> bool {
+        pulse.hold();
+        let passed = self.engine.send(input).await.is_ok();
+        pulse.beat(self.clock.now());
+        passed
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Where to look:
 //! - what is registered, and when it is durable: `registry`;
-//! - who owns the engine, and what goes in and out: `engine_loop`;
+//! - who owns the engine, and what goes in and out: `engine_loop`, `input`;
 //! - who is connected, and who is lost: `hub`, `liveness`;
 //! - the HTTP API: `api`; code blobs: `blobs`; log lines: `transfers`.
 //!
@@ -15,6 +15,7 @@ mod control_plane;
 mod engine_loop;
 mod error;
 mod hub;
+mod input;
 mod leader;
 mod limits;
 mod liveness;

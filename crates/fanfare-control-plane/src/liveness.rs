@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fanfare_types::Timestamp;
@@ -19,6 +20,27 @@ pub(crate) struct Peers<Id, Tx> {
     checks: BTreeSet<(Timestamp, Id)>,
 }
 
+/// When a stream last brought something, as the task that reads it knows. A busy engine must not take its own backlog
+/// for a peer's silence.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse(AtomicU64);
+
+impl Pulse {
+    /// Something arrived and waits for its turn: until [`Pulse::beat`] the peer cannot be called silent.
+    pub(crate) fn hold(&self) {
+        self.0.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// What arrived was handed over, and the stream is listened to again.
+    pub(crate) fn beat(&self, now: Timestamp) {
+        self.0.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    fn last(&self) -> Timestamp {
+        Timestamp::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer<Tx> {
@@ -28,7 +50,15 @@ pub(crate) struct Peer<Tx> {
     pub(crate) stream: u64,
     /// `None` once the stream is closed.
     pub(crate) tx: Option<Tx>,
+    pulse: Arc<Pulse>,
+    /// At least then; the pulse may know more.
     heard: Timestamp,
+}
+
+impl<Tx> Peer<Tx> {
+    fn last_heard(&self, now: Timestamp) -> Timestamp {
+        self.pulse.last().min(now).max(self.heard)
+    }
 }
 
 impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
@@ -44,16 +74,16 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
         id: Id,
         (name, incarnation): (Arc<str>, u64),
         stream: u64,
-        tx: Tx,
+        (tx, pulse): (Tx, Arc<Pulse>),
     ) -> Result<Option<Tx>, Tx> {
         if let Some(known) = self.peers.get(&id)
             && known.tx.is_some()
             && known.incarnation != incarnation
-            && now.since(known.heard) < self.timeout
+            && now.since(known.last_heard(now)) < self.timeout
         {
             return Err(tx);
         }
-        let peer = Peer { name, incarnation, stream, tx: Some(tx), heard: now };
+        let peer = Peer { name, incarnation, stream, tx: Some(tx), pulse, heard: now };
         let replaced = self.peers.insert(id, peer);
         if replaced.is_none() {
             self.checks.insert((now + self.timeout, id));
@@ -84,7 +114,7 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
         let mut lost = Vec::new();
         while let Some((at, id)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
             self.checks.remove(&(at, id));
-            let Some(heard) = self.peers.get(&id).map(|peer| peer.heard) else { continue };
+            let Some(heard) = self.peers.get(&id).map(|peer| peer.last_heard(now)) else { continue };
             if now.since(heard) >= self.timeout {
                 lost.extend(self.peers.remove(&id).map(|peer| (id, peer.tx)));
             } else {
@@ -127,6 +157,10 @@ mod tests {
         Peers::new(Duration::from_millis(1_000))
     }
 
+    fn tx(name: &'static str) -> (&'static str, Arc<Pulse>) {
+        (name, Arc::default())
+    }
+
     fn named(incarnation: u64) -> (Arc<str>, u64) {
         (Arc::from("a"), incarnation)
     }
@@ -134,7 +168,7 @@ mod tests {
     #[test]
     fn silence_loses_a_peer_once_and_words_keep_it() {
         let mut peers = peers();
-        assert_eq!(peers.connect(at(0), 1, named(7), 1, "s1"), Ok(None));
+        assert_eq!(peers.connect(at(0), 1, named(7), 1, tx("s1")), Ok(None));
         for t in (200..=2_000).step_by(200) {
             assert!(peers.heard(at(t), 1, 1));
             assert_eq!(peers.expire(at(t)), []);
@@ -150,11 +184,15 @@ mod tests {
     #[test]
     fn a_closed_stream_counts_from_its_last_word_and_the_next_one_replaces_it() {
         let mut peers = peers();
-        peers.connect(at(0), 1, named(7), 1, "s1").unwrap();
+        peers.connect(at(0), 1, named(7), 1, tx("s1")).unwrap();
         peers.heard(at(500), 1, 1);
         peers.closed(1, 1);
         assert_eq!(peers.expire(at(1_400)), []);
-        assert_eq!(peers.connect(at(1_499), 1, named(8), 2, "s2"), Ok(None), "a restarted process, at once");
+        assert_eq!(
+            peers.connect(at(1_499), 1, named(8), 2, tx("s2")),
+            Ok(None),
+            "a restarted process, at once"
+        );
         assert!(!peers.heard(at(1_500), 1, 1), "the old stream is void");
         peers.closed(1, 1);
         assert!(peers.get(1).is_some_and(|peer| peer.tx.is_some()), "and so is its end");
@@ -165,20 +203,32 @@ mod tests {
     #[test]
     fn a_second_machine_of_the_same_name_is_refused_while_the_first_lives() {
         let mut peers = peers();
-        peers.connect(at(0), 1, named(7), 1, "s1").unwrap();
-        assert_eq!(peers.connect(at(900), 1, named(8), 2, "s2"), Err("s2"));
+        peers.connect(at(0), 1, named(7), 1, tx("s1")).unwrap();
+        assert_eq!(peers.connect(at(900), 1, named(8), 2, tx("s2")), Err("s2"));
         assert_eq!(
-            peers.connect(at(950), 1, named(7), 3, "s3"),
+            peers.connect(at(950), 1, named(7), 3, tx("s3")),
             Ok(Some("s1")),
             "the same process may reconnect"
         );
-        assert_eq!(peers.connect(at(1_950), 1, named(8), 4, "s4"), Ok(Some("s3")), "its stream hangs");
+        assert_eq!(peers.connect(at(1_950), 1, named(8), 4, tx("s4")), Ok(Some("s3")), "its stream hangs");
+    }
+
+    #[test]
+    fn a_backlog_of_ours_is_no_silence_of_theirs() {
+        let mut peers = peers();
+        let pulse = Arc::new(Pulse::default());
+        peers.connect(at(0), 1, named(7), 1, ("s1", pulse.clone())).unwrap();
+        pulse.hold();
+        assert_eq!(peers.expire(at(5_000)), [], "its messages wait for us");
+        pulse.beat(at(5_500));
+        assert_eq!(peers.expire(at(6_499)), []);
+        assert_eq!(peers.expire(at(6_500)), [(1, Some("s1"))]);
     }
 
     #[test]
     fn a_stall_of_ours_is_no_silence_of_theirs() {
         let mut peers = peers();
-        peers.connect(at(0), 1, named(7), 1, "s1").unwrap();
+        peers.connect(at(0), 1, named(7), 1, tx("s1")).unwrap();
         peers.forgive(at(5_000));
         assert_eq!(peers.expire(at(5_000)), []);
         assert_eq!(peers.expire(at(6_000)), [(1, Some("s1"))]);

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use super::App;
 use super::body;
 use super::problem::Failure;
-use crate::engine_loop::Input;
+use crate::input::Input;
 use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PREPARE_GRACE};
 use crate::registry::{Change, Done, Function};
 

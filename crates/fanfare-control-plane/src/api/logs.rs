@@ -27,7 +27,7 @@ use super::App;
 use super::body;
 use super::functions::{Name, find, path};
 use super::problem::Failure;
-use crate::engine_loop::Input;
+use crate::input::Input;
 use crate::limits::{LOG_NODE_TIMEOUT, LOG_QUEUE_LINES, LOG_READERS_MAX, LOG_TAIL_DEFAULT, LOG_TAIL_MAX};
 use crate::view::NodeRef;
 

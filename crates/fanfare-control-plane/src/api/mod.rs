@@ -31,8 +31,8 @@ pub(crate) use server::serve;
 
 use crate::Options;
 use crate::blobs::Blobs;
-use crate::engine_loop::Input;
 use crate::hub::SharedHub;
+use crate::input::Input;
 use crate::limits::LOG_READERS_MAX;
 use crate::registry::Registry;
 use crate::transfers::Transfers;

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::App;
 use super::problem::Failure;
-use crate::engine_loop::Input;
+use crate::input::Input;
 use crate::view::ClusterView;
 
 /// Whether the control plane decides.

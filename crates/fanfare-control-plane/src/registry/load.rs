@@ -1,8 +1,8 @@
 //! Everything that is kept, at the start of a term.
 
-use fanfare_store::{Entry, Revision, SCAN_ENTRIES_MAX, Scan, Store, StoreError};
+use fanfare_store::{Entry, SCAN_ENTRIES_MAX, Scan, Store, StoreError};
 
-use super::entry::{FUNCTIONS, NEXT_ID, peers_prefix, read_function, read_number};
+use super::entry::{FUNCTIONS, peers_prefix, read_function, read_number};
 use super::{Known, PeerKind};
 use crate::ControlPlaneError;
 
@@ -25,14 +25,6 @@ pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError>
         .await?;
     }
     Ok(known)
-}
-
-/// The first id that was never given out, and when that was written.
-pub(super) async fn next_id(store: &dyn Store) -> Result<(u32, Option<Revision>), ControlPlaneError> {
-    match store.get(NEXT_ID.to_owned()).await? {
-        None => Ok((1, None)),
-        Some(entry) => Ok((read_number(NEXT_ID, &entry)?, Some(entry.revision))),
-    }
 }
 
 async fn for_each(

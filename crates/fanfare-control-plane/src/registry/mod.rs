@@ -4,6 +4,7 @@
 //! store, many at once but one per name, and makes it visible when it is durable.
 
 mod entry;
+mod ids;
 mod load;
 mod writer;
 
@@ -20,7 +21,7 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::ControlPlaneError;
-use crate::engine_loop::Input;
+use crate::input::Input;
 use crate::leader::Term;
 use crate::limits::REGISTRY_QUEUE_MAX;
 
@@ -114,9 +115,9 @@ impl Registry {
         deposed: oneshot::Sender<ControlPlaneError>,
     ) -> Result<Registry, ControlPlaneError> {
         let known = Arc::new(RwLock::new(load::known(&*store).await?));
-        let next_id = load::next_id(&*store).await?;
+        let ids = ids::Ids::load(&*store).await?;
         let (requests, queue) = mpsc::channel(REGISTRY_QUEUE_MAX);
-        let writer = writer::Writer::new(store, term, known.clone(), engine, next_id);
+        let writer = writer::Writer::new(store, term, known.clone(), engine, ids);
         tokio::spawn(writer.run(queue, deposed));
         Ok(Registry { known, requests })
     }

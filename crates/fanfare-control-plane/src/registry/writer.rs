@@ -15,15 +15,14 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
-use super::entry::{
-    NEXT_ID, function_key, peer_key, put_function, put_number, read_function, read_number, unchanged,
-};
+use super::entry::{function_key, peer_key, put_function, put_number, read_function, read_number, unchanged};
+use super::ids::Ids;
 use super::{Change, Done, Function, Known, PeerKind, RegistryError, Request, Visible};
 use crate::ControlPlaneError;
-use crate::engine_loop::Input;
+use crate::input::Input;
 use crate::leader::Term;
 use crate::limits::{
-    DATA_PLANES_MAX, ID_BLOCK, NODES_MAX, REGISTRY_IN_FLIGHT_MAX, REREAD_BACKOFF_MAX, REREAD_BACKOFF_MIN,
+    DATA_PLANES_MAX, NODES_MAX, REGISTRY_IN_FLIGHT_MAX, REREAD_BACKOFF_MAX, REREAD_BACKOFF_MIN,
 };
 
 pub(super) struct Writer {
@@ -49,13 +48,6 @@ enum Subject {
 enum Busy {
     Changing(VecDeque<Request>),
     Unknown,
-}
-
-/// Ids that are reserved durably and not yet given out, and the counter behind them.
-struct Ids {
-    next: u32,
-    end: u32,
-    stored: Option<Revision>,
 }
 
 /// What a transaction will have done.
@@ -94,14 +86,14 @@ impl Writer {
         term: Term,
         known: Arc<RwLock<Known>>,
         engine: mpsc::Sender<Input>,
-        (next, stored): (u32, Option<Revision>),
+        ids: Ids,
     ) -> Self {
         Writer {
             store,
             term,
             known,
             engine,
-            ids: Ids { next, end: next, stored },
+            ids,
             busy: HashMap::new(),
             waiting: 0,
             under_way: FuturesUnordered::new(),
@@ -203,7 +195,10 @@ impl Writer {
                         limit: limits::FUNCTIONS_MAX,
                     })));
                 }
-                let id = RevisionId { function: FunctionId(self.take_id().await?), number: 1 };
+                let id = RevisionId {
+                    function: FunctionId(self.ids.take(&*self.store, &self.term.fence).await?),
+                    number: 1,
+                };
                 (Plan::Set { id, spec: spec.clone(), created: true }, put_function(id, spec))
             }
             (Change::Delete(_), None) => return Ok(Err(Err(RegistryError::NotFound))),
@@ -221,7 +216,7 @@ impl Writer {
                 if self.known.read().peer_count(*kind) >= limit {
                     return Ok(Err(Err(RegistryError::Full { what, limit })));
                 }
-                let id = self.take_id().await?;
+                let id = self.ids.take(&*self.store, &self.term.fence).await?;
                 (Plan::Number(id), Ok(put_number(subject.key(), id)))
             }
         };
@@ -231,36 +226,6 @@ impl Writer {
         };
         let require = vec![unchanged(subject.key(), before)];
         Ok(Ok((plan, Txn { fence: Some(self.term.fence.clone()), require, ops: vec![op] })))
-    }
-
-    /// An id that was never given out. Reserves the next block, durably, when the last one is used up.
-    async fn take_id(&mut self) -> Result<u32, StoreError> {
-        let ids = &mut self.ids;
-        if ids.next == ids.end {
-            let end = ids.end.checked_add(ID_BLOCK).ok_or(StoreError::TooLarge {
-                what: "ids were given out",
-                value: ids.end as usize,
-                limit: u32::MAX as usize,
-            })?;
-            let require = vec![unchanged(NEXT_ID.to_owned(), ids.stored)];
-            let ops = vec![put_number(NEXT_ID.to_owned(), end)];
-            let txn = Txn { fence: Some(self.term.fence.clone()), require, ops };
-            match self.store.commit(txn).await {
-                Ok(committed) => (ids.end, ids.stored) = (end, Some(committed.revision)),
-                Err(error @ (StoreError::Io { .. } | StoreError::Conflict { .. })) => {
-                    // Perhaps it was written: whatever is there now is where the next attempt begins.
-                    if let Ok(Some(entry)) = self.store.get(NEXT_ID.to_owned()).await
-                        && let Ok(found) = read_number(NEXT_ID, &entry)
-                    {
-                        (ids.next, ids.end, ids.stored) = (found, found, Some(entry.revision));
-                    }
-                    return Err(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        ids.next += 1;
-        Ok(ids.next - 1)
     }
 
     async fn finish(&mut self, finished: Finished) -> Result<(), ControlPlaneError> {

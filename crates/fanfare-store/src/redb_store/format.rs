@@ -29,11 +29,7 @@ pub(crate) struct OpenFile {
 
 /// Opens the file in `directory`, making both if need be, and takes the directory's lock.
 pub(crate) fn open(directory: &Path) -> Result<OpenFile, StoreError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(|error| io_error(directory, "make its directory", error))?;
+    make_directory(directory).map_err(|error| io_error(directory, "make its directory", error))?;
     let handle = File::open(directory).map_err(|error| io_error(directory, "open its directory", error))?;
     lock(&handle, directory)?;
     let path = directory.join(FILE_NAME);
@@ -56,6 +52,17 @@ pub(crate) fn header() -> Vec<u8> {
 
 pub(crate) fn io_error(path: &Path, operation: &'static str, error: io::Error) -> StoreError {
     StoreError::Io { path: path.to_owned(), operation, source: Arc::new(error) }
+}
+
+/// Makes a directory and those above it, durably: what is acknowledged must not hang on a name that a power cut takes.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    let missing: Vec<_> = directory.ancestors().take_while(|path| !path.exists()).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    for path in missing {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    Ok(())
 }
 
 fn begin(directory: &Path, handle: &File, path: &Path) -> Result<File, StoreError> {

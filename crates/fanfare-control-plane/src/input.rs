@@ -1,0 +1,74 @@
+//! What the engine's task takes.
+
+use std::sync::Arc;
+
+use fanfare_engine::FunctionStatus;
+use fanfare_link::Sender;
+use fanfare_types::{
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, NodeHello, NodeId, RevisionId,
+    StartFailure, Timestamp, ToDataPlane, ToNode,
+};
+use tokio::sync::oneshot;
+
+use crate::liveness::Pulse;
+use crate::registry::Visible;
+use crate::view::{ClusterView, NodeRef};
+
+/// Something for the engine's task, by the queue that all of it shares: what was sent first is taken first.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Function(Visible),
+    NodeConnected {
+        node: NodeId,
+        hello: NodeHello,
+        stream: u64,
+        tx: Sender<ToNode>,
+        pulse: Arc<Pulse>,
+    },
+    FromNode {
+        node: NodeId,
+        stream: u64,
+        messages: Vec<FromNode>,
+    },
+    NodeClosed {
+        node: NodeId,
+        stream: u64,
+    },
+    DataPlaneConnected {
+        data_plane: DataPlaneId,
+        hello: DataPlaneHello,
+        stream: u64,
+        tx: Sender<ToDataPlane>,
+        pulse: Arc<Pulse>,
+    },
+    FromDataPlane {
+        data_plane: DataPlaneId,
+        stream: u64,
+        messages: Vec<FromDataPlane>,
+        received: Timestamp,
+    },
+    DataPlaneClosed {
+        data_plane: DataPlaneId,
+        stream: u64,
+    },
+    /// Prove that a revision starts.
+    Prepare {
+        revision: RevisionId,
+        answer: oneshot::Sender<Prepared>,
+    },
+    /// Have nodes send log lines.
+    TellNodes(Vec<(NodeRef, ToNode)>),
+    Functions {
+        ids: Vec<FunctionId>,
+        answer: oneshot::Sender<(Timestamp, Vec<Option<FunctionStatus>>)>,
+    },
+    Cluster {
+        answer: oneshot::Sender<ClusterView>,
+    },
+    Nodes {
+        answer: oneshot::Sender<Vec<NodeRef>>,
+    },
+}
+
+/// Answer to [`Input::Prepare`]: the node that proved it.
+pub(crate) type Prepared = Result<Arc<str>, StartFailure>;
