@@ -19,8 +19,9 @@ use crate::{Committed, Entry, Op, Page, Revision, Scan, StoreError, Txn};
 /// revision.
 const ENTRIES: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("entries");
 const NEWEST: &str = "";
-/// Pages kept in memory. Everything that is read often is kept by the reader itself.
-const CACHE_BYTES: usize = 8 << 20;
+/// Pages kept in memory: the inner ones of a large tree. Whoever reads entries often keeps them itself, and memory per
+/// registered function is budgeted.
+const CACHE_BYTES: usize = 2 << 20;
 
 /// The writer's side. There is one.
 #[derive(Debug)]
