@@ -125,6 +125,7 @@ async fn shutting_down_finishes_what_is_there_and_gives_everything_back() {
     let mut busy = HeldSandbox::new(rig.dir(), 1);
     let idle = Sandbox::named(rig.dir(), 2);
     control.grant(1, busy.endpoint(), 1, None);
+    control.settle().await;
     let running = get_later(rig.address(), "/function/hello/running");
     let held = busy.next().await;
     let waiting = get_later(rig.address(), "/function/hello/waiting");

@@ -65,9 +65,12 @@ async fn time_that_runs_out_in_a_response_cuts_it() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_cannot_hold_a_slot_beyond_the_deadline() {
-    let (rig, mut control) = Rig::synced(vec![impatient(300)]).await;
-    let sandbox = Sandbox::new(rig.dir(), 1, |_| async {
-        http::Response::new(Full::new(Bytes::from(vec![b'x'; 64 << 20])))
+    // More than all socket buffers on the way take.
+    let large = Bytes::from(vec![b'x'; 64 << 20]);
+    let (rig, mut control) = Rig::synced(vec![impatient(1_000)]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, move |_| {
+        let large = large.clone();
+        async move { http::Response::new(Full::new(large)) }
     });
     control.grant(1, &sandbox.endpoint, 1, None);
     let mut client: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
