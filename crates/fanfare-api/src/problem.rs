@@ -12,8 +12,8 @@ pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 /// Why a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// `urn:fanfare:reason:` and the reason.
-    #[serde(rename = "type")]
+    /// `urn:fanfare:reason:` and the reason; handlers' own failures leave it out.
+    #[serde(rename = "type", default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// The reason in words.
     pub title: String,
@@ -33,6 +33,7 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// What to do next.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hint: String,
     /// Names this request in logs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -40,6 +41,9 @@ pub struct Problem {
     /// Last lines that the failed sandbox wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
+    /// The handler's stack, innermost call last, when it raised an error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<String>,
 }
 
 impl Problem {
@@ -58,6 +62,7 @@ impl Problem {
             hint: reason.hint().to_owned(),
             request_id: String::new(),
             log_tail: None,
+            stack: Vec::new(),
         }
     }
 
@@ -113,6 +118,15 @@ mod tests {
             assert_eq!(back, problem);
             assert_eq!(back.reason(), Some(reason));
         }
+    }
+
+    #[test]
+    fn what_a_handlers_failure_says_is_read() {
+        let json = r#"{"reason":"handler-error","title":"The handler raised an error","status":502,"detail":"ZeroDivisionError",
+            "request_id":"r1","error_type":"ZeroDivisionError","stack":["Traceback","  line 2"]}"#;
+        let problem: Problem = serde_json::from_str(json).unwrap();
+        assert_eq!(problem.reason(), Some(Reason::HandlerError));
+        assert_eq!((problem.stack.len(), problem.hint.as_str()), (2, ""));
     }
 
     #[test]

@@ -126,15 +126,19 @@ impl fmt::Display for Failure {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
+        let reason = problem.reason();
+        let hint =
+            if problem.hint.is_empty() { reason.map(|r| r.hint().to_owned()) } else { Some(problem.hint) };
+        let stack = (!problem.stack.is_empty()).then(|| problem.stack.join("\n"));
         Failure {
-            exit: problem.reason().map_or(Exit::Platform, Exit::of),
+            exit: reason.map_or(Exit::Platform, Exit::of),
             what: problem.detail,
             stated: Some(Box::new(Stated {
                 reason: problem.reason,
                 request_id: (!problem.request_id.is_empty()).then_some(problem.request_id),
-                log_tail: problem.log_tail,
+                log_tail: problem.log_tail.or(stack),
             })),
-            next: Some(problem.hint),
+            next: hint,
             silent: false,
         }
     }
