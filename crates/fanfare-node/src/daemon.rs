@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
 use crate::LogStore;
 use crate::logs::platform_record;
@@ -126,7 +126,7 @@ impl Daemon {
         let mut uplink = Uplink::new(self.dialer.clone(), self.gate.clone());
         let mut heartbeat = interval(HEARTBEAT_INTERVAL);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut usage = interval(USAGE_INTERVAL);
+        let mut usage = interval_at(Instant::now() + USAGE_INTERVAL, USAGE_INTERVAL);
         usage.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -263,6 +263,7 @@ impl Daemon {
             tracing::error!(limit = ?SHUTDOWN_TIMEOUT, "a runtime did not end its sandboxes in time");
         }
         // What ended is told while somebody listens; nothing new begins.
+        self.creations_max = 0;
         self.creations.clear();
         self.prepares.clear();
         self.stops.clear();

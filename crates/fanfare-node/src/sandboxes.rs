@@ -55,7 +55,8 @@ impl Daemon {
     pub(crate) fn adopt(&mut self, recovered: Vec<(usize, SandboxRecord)>, marked: Marked) {
         for (runtime, record) in recovered {
             let Some(endpoint) = record.endpoint else {
-                tracing::warn!(sandbox = %record.sandbox, "a runtime recovered a sandbox without an endpoint");
+                tracing::warn!(sandbox = %record.sandbox, "a runtime recovered a sandbox that is not ready; ending it");
+                tokio::spawn(self.runtimes.0[runtime].stop(record.sandbox, StopMode::Kill));
                 continue;
             };
             self.use_revision(record.revision, runtime, marked.get(&record.revision).copied(), true);

@@ -1,6 +1,7 @@
 //! Which segments there are.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +53,8 @@ pub(super) struct Segment {
 
 impl Index {
     pub(super) fn open(dir: PathBuf, limits: LogLimits) -> io::Result<Self> {
-        fs::create_dir_all(&dir)?;
+        // What functions print may be anybody's secret.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let mut functions = HashMap::new();
         let mut total_bytes = 0;
         for entry in fs::read_dir(&dir)? {

@@ -1,0 +1,251 @@
+//! Orders and what becomes of them.
+
+use fanfare_sandbox::SandboxExit;
+use fanfare_types::{
+    ExitCause, FromNode, GoneCause, RevisionSpec, SandboxId, SandboxUsage, StartFailure, StartFailureKind,
+    StopMode, ToNode,
+};
+
+use crate::rig::{Call, Leader, Rig, Setup, ready, rev, spec, started, within};
+
+fn exited(id: u64, exit: ExitCause, log_tail: &str) -> FromNode {
+    FromNode::Exited { sandbox: SandboxId(id), cause: GoneCause { exit, log_tail: log_tail.into() } }
+}
+
+fn exit(id: u64, cause: ExitCause, log_tail: &str) -> SandboxExit {
+    SandboxExit { sandbox: SandboxId(id), cause, log_tail: log_tail.into() }
+}
+
+fn start_failure(kind: StartFailureKind) -> StartFailure {
+    StartFailure { kind, detail: "why".into(), log_tail: "tail".into() }
+}
+
+async fn failed(leader: &mut Leader) -> (SandboxId, StartFailure) {
+    match leader.next().await {
+        FromNode::Failed { sandbox, failure } => (sandbox, failure),
+        other => panic!("{other:?} instead of a failure"),
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_is_created_serves_and_ends() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    rig.ready_sandbox(&mut leader, 7).await;
+    (rig.outlets.exits)(exit(7, ExitCause::OutOfMemory, "last words"));
+    assert_eq!(leader.next().await, exited(7, ExitCause::OutOfMemory, "last words"));
+    // Its end is told once.
+    (rig.outlets.exits)(exit(7, ExitCause::OutOfMemory, "again"));
+    rig.ready_sandbox(&mut leader, 8).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_created_fails_with_a_reason() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    leader.create(1, 99);
+    let (id, why) = failed(&mut leader).await;
+    assert_eq!((id, why.kind), (SandboxId(1), StartFailureKind::Node));
+    assert!(why.detail.contains("f5r99"), "{}", why.detail);
+
+    let elsewhere = RevisionSpec { runtime: "other".into(), ..(*spec(2, None)).clone() };
+    leader.tell(ToNode::Revision(elsewhere.into()));
+    leader.create(2, 2);
+    let (_, why) = failed(&mut leader).await;
+    assert!(why.detail.contains("other"), "{}", why.detail);
+
+    leader.create(3, 1);
+    let (_, answer) = rig.create_call().await;
+    answer.send(Err(start_failure(StartFailureKind::ImportFailed))).unwrap();
+    assert_eq!(failed(&mut leader).await, (SandboxId(3), start_failure(StartFailureKind::ImportFailed)));
+}
+
+#[tokio::test]
+async fn a_runtime_that_panics_fails_one_creation_and_leaves_nothing() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    leader.create(1, 1);
+    drop(rig.create_call().await);
+    match rig.call().await {
+        Call::Stop(id, StopMode::Kill, done) => {
+            assert_eq!(id, SandboxId(1));
+            done.send(()).unwrap();
+        }
+        other => panic!("{other:?} instead of a stop"),
+    }
+    assert_eq!(failed(&mut leader).await.1.kind, StartFailureKind::Node);
+    rig.ready_sandbox(&mut leader, 2).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_ends_before_its_start_is_told_was_never_ready() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    leader.create(1, 1);
+    let (_, answer) = rig.create_call().await;
+    (rig.outlets.exits)(exit(1, ExitCause::Status(3), "oops"));
+    answer.send(Ok(started(1))).unwrap();
+    let (id, why) = failed(&mut leader).await;
+    assert_eq!((id, why.kind), (SandboxId(1), StartFailureKind::Exited(ExitCause::Status(3))));
+    assert_eq!(why.log_tail, "oops");
+}
+
+#[tokio::test]
+async fn creations_begin_in_order_within_their_limit_and_can_be_cancelled_before() {
+    let mut rig = Rig::start(Setup { creations_max: 2, ..Setup::default() }).await;
+    let mut leader = rig.ready_link().await;
+    for id in 1..=6 {
+        leader.create(id, 1);
+    }
+    let (one, answer_one) = rig.create_call().await;
+    let (two, answer_two) = rig.create_call().await;
+    assert_eq!((one, two), (SandboxId(1), SandboxId(2)));
+    // 3 and 5 have not begun; 2 has.
+    leader.stop(3, StopMode::Graceful);
+    leader.stop(5, StopMode::IfNotBegun);
+    leader.stop(2, StopMode::IfNotBegun);
+    assert_eq!(leader.next().await, exited(3, ExitCause::Stopped, ""));
+    assert_eq!(leader.next().await, exited(5, ExitCause::Stopped, ""));
+    assert!(rig.calls.try_recv().is_err(), "a third creation began");
+    answer_two.send(Ok(started(2))).unwrap();
+    assert_eq!(leader.next().await, ready(2));
+    let (four, answer_four) = rig.create_call().await;
+    assert_eq!(four, SandboxId(4));
+    answer_one.send(Ok(started(1))).unwrap();
+    assert_eq!(leader.next().await, ready(1));
+    let (six, _answer_six) = rig.create_call().await;
+    assert_eq!(six, SandboxId(6));
+    answer_four.send(Ok(started(4))).unwrap();
+    assert_eq!(leader.next().await, ready(4));
+}
+
+#[tokio::test]
+async fn every_stop_is_answered() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    // Unknown.
+    for mode in [StopMode::Graceful, StopMode::Kill, StopMode::IfNotBegun] {
+        leader.stop(99, mode);
+        assert_eq!(leader.next().await, exited(99, ExitCause::Stopped, ""));
+    }
+    // Ready: its exit comes from the runtime.
+    rig.ready_sandbox(&mut leader, 1).await;
+    leader.stop(1, StopMode::IfNotBegun);
+    leader.stop(1, StopMode::Graceful);
+    let Call::Stop(id, mode, done) = rig.call().await else { panic!("no stop") };
+    assert_eq!((id, mode), (SandboxId(1), StopMode::Graceful));
+    (rig.outlets.exits)(exit(1, ExitCause::Stopped, "bye"));
+    done.send(()).unwrap();
+    assert_eq!(leader.next().await, exited(1, ExitCause::Stopped, "bye"));
+    // Starting: its creation fails, which is not the function's fault.
+    leader.create(2, 1);
+    let (_, answer) = rig.create_call().await;
+    leader.stop(2, StopMode::Kill);
+    let Call::Stop(_, _, done) = rig.call().await else { panic!("no stop") };
+    answer.send(Err(start_failure(StartFailureKind::Exited(ExitCause::Stopped)))).unwrap();
+    done.send(()).unwrap();
+    assert_eq!(leader.next().await, exited(2, ExitCause::Stopped, "tail"));
+    // Ready for the daemon, unknown to the runtime.
+    rig.ready_sandbox(&mut leader, 3).await;
+    leader.stop(3, StopMode::Graceful);
+    let Call::Stop(_, _, done) = rig.call().await else { panic!("no stop") };
+    done.send(()).unwrap();
+    assert_eq!(leader.next().await, exited(3, ExitCause::Stopped, ""));
+}
+
+#[tokio::test]
+async fn revisions_are_prepared_once_however_often_they_are_asked_for() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    leader.tell(ToNode::Prepare(rev(1)));
+    leader.tell(ToNode::Prepare(rev(1)));
+    let Call::Prepare(revision, answer) = rig.call().await else { panic!("no preparation") };
+    assert_eq!(revision, rev(1));
+    answer.send(Ok(())).unwrap();
+    assert_eq!(leader.next().await, FromNode::Prepared { revision: rev(1), failure: None });
+    assert!(rig.calls.try_recv().is_err(), "prepared twice at once");
+
+    leader.tell(ToNode::Prepare(rev(1)));
+    let Call::Prepare(_, answer) = rig.call().await else { panic!("no preparation") };
+    answer.send(Err(start_failure(StartFailureKind::DependenciesFailed))).unwrap();
+    let failure = Some(start_failure(StartFailureKind::DependenciesFailed));
+    assert_eq!(leader.next().await, FromNode::Prepared { revision: rev(1), failure });
+
+    leader.tell(ToNode::Prepare(rev(99)));
+    let FromNode::Prepared { failure: Some(failure), .. } = leader.next().await else { panic!("no refusal") };
+    assert_eq!(failure.kind, StartFailureKind::Node);
+}
+
+#[tokio::test]
+async fn a_removed_revision_is_forgotten_after_its_last_sandbox() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    rig.ready_sandbox(&mut leader, 1).await;
+    rig.ready_sandbox(&mut leader, 2).await;
+    leader.tell(ToNode::RevisionRemoved(rev(1)));
+    for id in [1, 2] {
+        assert!(rig.calls.try_recv().is_err(), "forgotten too early");
+        (rig.outlets.exits)(exit(id, ExitCause::Stopped, ""));
+        assert_eq!(leader.next().await, exited(id, ExitCause::Stopped, ""));
+    }
+    let Call::Forget(revision, done) = rig.call().await else { panic!("not forgotten") };
+    assert_eq!(revision, rev(1));
+    // Told anew while the runtime is at it: the creation waits for its end.
+    leader.tell(ToNode::Revision(spec(1, None)));
+    leader.create(3, 1);
+    leader.stop(99, StopMode::Kill);
+    assert_eq!(leader.next().await, exited(99, ExitCause::Stopped, ""));
+    assert!(rig.calls.try_recv().is_err(), "created amid forgetting");
+    done.send(()).unwrap();
+    let (id, answer) = rig.create_call().await;
+    assert_eq!(id, SandboxId(3));
+    answer.send(Ok(started(3))).unwrap();
+    assert_eq!(leader.next().await, ready(3));
+}
+
+#[tokio::test]
+async fn a_node_that_has_nothing_to_say_says_that_it_lives() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let (mut leader, _) = rig.link().await;
+    for _ in 0..3 {
+        assert_eq!(leader.any().await, Some(FromNode::Heartbeat));
+    }
+}
+
+#[tokio::test]
+async fn cpu_use_is_reported() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    let usage = vec![SandboxUsage { sandbox: SandboxId(1), cpu_milli: 250.0 }];
+    rig.usage.lock().unwrap().clone_from(&usage);
+    assert_eq!(leader.next().await, FromNode::Usage(usage));
+}
+
+#[tokio::test]
+async fn shutting_down_ends_everything_and_says_so() {
+    let mut rig = Rig::start(Setup { creations_max: 1, ..Setup::default() }).await;
+    let mut leader = rig.ready_link().await;
+    rig.ready_sandbox(&mut leader, 1).await;
+    leader.create(2, 1);
+    let (_, answer) = rig.create_call().await;
+    leader.create(3, 1);
+    rig.stop.send(()).unwrap();
+    let Some(Call::Shutdown(done)) = within("the shutdown", rig.calls.recv()).await else {
+        panic!("no shutdown")
+    };
+    (rig.outlets.exits)(exit(1, ExitCause::Stopped, "bye"));
+    drop(answer.send(Err(start_failure(StartFailureKind::Exited(ExitCause::Stopped)))));
+    done.send(()).unwrap();
+    assert_eq!(leader.next().await, exited(1, ExitCause::Stopped, "bye"));
+    leader.closed().await;
+    within("the daemon's end", rig.node.join()).await;
+    while let Ok(call) = rig.calls.try_recv() {
+        assert!(!matches!(call, Call::Create(..)), "{call:?} after the shutdown");
+    }
+}
+
+#[tokio::test]
+async fn the_audit_asks_every_runtime() {
+    let rig = Rig::start(Setup::default()).await;
+    assert_eq!(rig.node.audit().await.len(), 1);
+}

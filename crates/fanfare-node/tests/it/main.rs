@@ -1,0 +1,9 @@
+//! A node daemon with a scripted runtime, between a scripted control plane and real directories.
+
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod code;
+mod daemon;
+mod link;
+mod logs;
+mod rig;
