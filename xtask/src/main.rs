@@ -1,5 +1,6 @@
-//! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`.
+//! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask bench`.
 
+mod bench;
 mod ci;
 mod packages;
 mod readme;
@@ -14,14 +15,17 @@ Usage: cargo xtask TASK
   ci       everything CI runs; installs the Debian packages it needs (as root)
   tidy     rules of the tree that no compiler checks
   readme   run the commands of README.md as a reader would
+  bench    measure what everything costs, beside its peers; `bench --help` lists what there is, and
+           `--profile dist` measures what is shipped
 ";
 
 fn main() -> ExitCode {
-    let task = std::env::args().nth(1);
-    let result = match task.as_deref() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.first().map(String::as_str) {
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&root()),
         Some("readme") => readme::run(&root()),
+        Some("bench") => bench::run(&args[1..]),
         _ => {
             eprint!("{HELP}");
             return ExitCode::from(2);

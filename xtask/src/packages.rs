@@ -13,10 +13,22 @@ const NEEDED: &[(&str, &str)] = &[
     ("/sbin/ip", "iproute2"),
 ];
 
+/// What benches compare with.
+const NEEDED_FOR_BENCHES: &[(&str, &str)] = &[("/usr/sbin/nginx", "nginx")];
+
 /// Installs what is missing; does nothing where nothing is.
 pub(crate) fn install() -> Result<(), String> {
+    install_missing(NEEDED)
+}
+
+/// Installs what benches need beyond that.
+pub(crate) fn install_for_benches() -> Result<(), String> {
+    install_missing(NEEDED_FOR_BENCHES)
+}
+
+fn install_missing(needed: &[(&str, &str)]) -> Result<(), String> {
     let missing: Vec<&str> =
-        NEEDED.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
+        needed.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }

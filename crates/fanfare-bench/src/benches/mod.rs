@@ -1,0 +1,8 @@
+//! The benches.
+
+pub(crate) mod cold;
+pub(crate) mod control;
+pub(crate) mod memory;
+pub(crate) mod register;
+pub(crate) mod surge;
+pub(crate) mod warm;
