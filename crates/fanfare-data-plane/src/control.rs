@@ -11,12 +11,12 @@ use fanfare_types::limits::{HEARTBEAT_INTERVAL, REPORT_INTERVAL};
 use fanfare_types::{
     Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, SandboxId, ToDataPlane,
 };
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::endpoint::Endpoint;
-use crate::function::Function;
+use crate::function::{DEMAND_INTERVAL, Function};
 use crate::outlet::Outlet;
 use crate::request_id::random_u64;
 use crate::shared::Shared;
@@ -103,6 +103,8 @@ impl Control {
         let mut heartbeats = ticks(HEARTBEAT_INTERVAL);
         let mut draining = self.shared.draining.load(Ordering::Relaxed);
         let mut heard = false;
+        // Demand that came while there was no stream is in the hello's wake.
+        let mut demand_at = Some(Instant::now());
         loop {
             tokio::select! {
                 biased;
@@ -123,6 +125,13 @@ impl Control {
                     // Whatever is not through by then is found out by the control plane: the stream ends.
                     let _ = timeout(FINISH_TIMEOUT, link.finish()).await;
                     return heard;
+                }
+                () = self.shared.directory.demand.notified(), if demand_at.is_none() => {
+                    demand_at = Some(Instant::now() + DEMAND_INTERVAL);
+                }
+                () = sleep_until(demand_at.unwrap_or_else(Instant::now)), if demand_at.is_some() => {
+                    demand_at = None;
+                    self.shared.directory.take_demanding().iter().for_each(|function| function.demand());
                 }
                 _ = reports.tick() => self.report(),
                 _ = heartbeats.tick() => self.outlet.send(FromDataPlane::Heartbeat),

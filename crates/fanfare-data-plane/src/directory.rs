@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fanfare_types::{FunctionName, SandboxId};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::function::Function;
 
@@ -16,6 +17,10 @@ pub(crate) struct Directory {
     sandboxes: Mutex<HashMap<SandboxId, Arc<Function>>>,
     /// Functions with load to report.
     active: Mutex<Vec<Arc<Function>>>,
+    /// Functions whose demand is to be told soon.
+    demanding: Mutex<Vec<Arc<Function>>>,
+    /// The first of those is there.
+    pub(crate) demand: Notify,
 }
 
 impl Directory {
@@ -55,6 +60,19 @@ impl Directory {
 
     pub(crate) fn take_active(&self) -> Vec<Arc<Function>> {
         std::mem::take(&mut *self.active.lock())
+    }
+
+    /// The function's demand is to be told soon.
+    pub(crate) fn demand_later(&self, function: Arc<Function>) {
+        let mut demanding = self.demanding.lock();
+        demanding.push(function);
+        if demanding.len() == 1 {
+            self.demand.notify_one();
+        }
+    }
+
+    pub(crate) fn take_demanding(&self) -> Vec<Arc<Function>> {
+        std::mem::take(&mut *self.demanding.lock())
     }
 
     /// Puts back those that stay active.

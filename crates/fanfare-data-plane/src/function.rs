@@ -23,6 +23,9 @@ use crate::upstream::Upstream;
 /// No other data plane owns the function.
 const OWNED_HERE: u64 = u64::MAX;
 
+/// The first change of a function's demand is told at once, further ones at most this often: a surge of thousands
+/// is two messages, and a queue that flickers is not one per request.
+pub(crate) const DEMAND_INTERVAL: Duration = Duration::from_millis(1);
 /// Room kept for the next surge when nobody waits, in requests.
 const WAITING_KEPT: usize = 256;
 
@@ -41,6 +44,10 @@ struct Inner {
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     request_timeout: Duration,
     outlet: Arc<Outlet>,
+    /// When the demand was last told.
+    demanded: Timestamp,
+    /// It has changed since, and will be told.
+    demand_due: bool,
     counters: Counters,
 }
 
@@ -121,6 +128,8 @@ impl Function {
                 waiting: HashMap::new(),
                 request_timeout: route.request_timeout,
                 outlet,
+                demanded: Timestamp::ZERO,
+                demand_due: false,
                 counters: Counters::default(),
             }),
         }
@@ -178,7 +187,7 @@ impl Function {
     }
 
     /// A request left its slot.
-    pub(crate) fn finish(self: &Arc<Self>, shared: &Shared, slot: &Slot, outcome: Outcome) {
+    pub(crate) fn finish(self: &Arc<Self>, shared: &Shared, slot: &Slot, outcome: Outcome, now: Timestamp) {
         let event = Event::Finish { sandbox: slot.handle, outcome, started: slot.at };
         let mut inner = self.inner.lock();
         match outcome {
@@ -186,19 +195,19 @@ impl Function {
             Outcome::TimedOut | Outcome::Abandoned | Outcome::Broken => inner.counters.cut += 1,
             Outcome::NeverSent => {}
         }
-        self.step_alone(shared, inner, event);
+        self.step_alone(shared, inner, now, event);
     }
 
     /// Anything else that happens.
     pub(crate) fn apply(self: &Arc<Self>, shared: &Shared, event: Event) {
-        self.step_alone(shared, self.inner.lock(), event);
+        self.step_alone(shared, self.inner.lock(), clock::now(), event);
     }
 
     /// A request that waited has left.
     pub(crate) fn leave(self: &Arc<Self>, shared: &Shared, waiter: u64) {
         let mut inner = self.inner.lock();
         inner.waiting.remove(&waiter);
-        self.step_alone(shared, inner, Event::Left { waiter });
+        self.step_alone(shared, inner, clock::now(), Event::Left { waiter });
     }
 
     /// Slots of a sandbox were granted; with `stages` when it has just been started.
@@ -237,7 +246,12 @@ impl Function {
         inner.outlet = outlet.clone();
         hello.leases.extend(inner.queue.leases());
         hello.condemned.extend(inner.queue.condemned());
-        self.step_alone(shared, inner, Event::Resync);
+        self.step_alone(shared, inner, clock::now(), Event::Resync);
+    }
+
+    /// Tells the control plane the demand as it is by now.
+    pub(crate) fn demand(&self) {
+        self.inner.lock().demand(clock::now());
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
@@ -269,9 +283,15 @@ impl Function {
         self.inner.lock().queue.is_idle()
     }
 
-    fn step_alone(self: &Arc<Self>, shared: &Shared, mut inner: MutexGuard<'_, Inner>, event: Event) {
+    fn step_alone(
+        self: &Arc<Self>,
+        shared: &Shared,
+        mut inner: MutexGuard<'_, Inner>,
+        now: Timestamp,
+        event: Event,
+    ) {
         let mut effects = Effects::default();
-        self.step(shared, &mut inner, clock::now(), event, &About::default(), &mut effects);
+        self.step(shared, &mut inner, now, event, &About::default(), &mut effects);
         drop(inner);
         self.deliver(shared, effects);
     }
@@ -332,7 +352,13 @@ impl Function {
                 tracing::info!(function = %self.name, sandbox = %sandbox.sandbox, ?why, "condemned a sandbox");
                 inner.outlet.send(FromDataPlane::Condemned { sandbox: sandbox.sandbox, why });
             }
-            Command::Demand => inner.outlet.send(FromDataPlane::Demand(inner.queue.load(now))),
+            Command::Demand => {
+                if now.since(inner.demanded) >= DEMAND_INTERVAL {
+                    inner.demand(now);
+                } else if !std::mem::replace(&mut inner.demand_due, true) {
+                    shared.directory.demand_later(self.clone());
+                }
+            }
             Command::Forget { sandbox } => {
                 inner.forget(sandbox);
                 shared.directory.forget_sandbox(sandbox.sandbox);
@@ -357,6 +383,12 @@ impl Function {
 }
 
 impl Inner {
+    fn demand(&mut self, now: Timestamp) {
+        self.demanded = now;
+        self.demand_due = false;
+        self.outlet.send(FromDataPlane::Demand(self.queue.load(now)));
+    }
+
     fn answer(&mut self, waiter: u64, answer: Answer, about: &About<'_>, effects: &mut Effects) {
         if about.own == Some(waiter) {
             effects.own = Some(answer);
@@ -405,5 +437,16 @@ impl Counters {
             Why::Moved => self.moved += 1,
             Why::Cold => self.cold += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_function_is_small() {
+        let bytes = size_of::<Function>();
+        assert!(bytes <= 640, "{bytes} bytes");
     }
 }

@@ -8,19 +8,19 @@ use fanfare_dispatch::Outcome;
 use fanfare_http1::{ErrorKind, RequestBody, RequestHead, SendError};
 use fanfare_types::{Reason, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::time::timeout_at;
+use tokio::time::timeout;
 
 use crate::body::{self, Body, Held, Recycle};
 use crate::clock;
 use crate::core::Core;
-use crate::function::Place;
 use crate::headers;
 use crate::lease::Lease;
 use crate::problem::Problem;
 use crate::request::SERVER_TIMING;
 use crate::timing::Timing;
+use crate::upgrade::Upgrade;
 use crate::upstream::Connection;
 
 /// Tells the sandbox how many milliseconds the request has left.
@@ -35,13 +35,14 @@ pub(crate) struct Call<'a> {
     pub(crate) target: &'a str,
     pub(crate) headers: &'a mut HeaderMap,
     pub(crate) accepted: Timestamp,
-    pub(crate) place: Place,
+    pub(crate) upgrade: Option<Upgrade>,
 }
 
 /// What came of an attempt.
 pub(crate) enum Attempt {
     Answered(Response<Body>),
-    Failed(Problem),
+    /// With its `Server-Timing`.
+    Failed(Problem, HeaderValue),
     /// Nothing of the request was sent to the sandbox, which is condemned: another may have it.
     Unreached {
         body: RequestBody<Incoming>,
@@ -59,8 +60,9 @@ impl Call<'_> {
         held: Held,
     ) -> Attempt {
         loop {
-            let left = self.place.deadline.since(clock::now());
-            let pooled = lease.connection();
+            let now = clock::now();
+            let left = lease.deadline.since(now);
+            let pooled = lease.connection(now);
             let reused = pooled.is_some();
             let connection = match pooled {
                 Some(connection) => connection,
@@ -76,7 +78,7 @@ impl Call<'_> {
                 Ok(response) => return self.answered(lease, response, held).await,
                 Err(Unanswered::Timeout) => {
                     lease.fail(Outcome::TimedOut);
-                    return Attempt::Failed(self.timed_out());
+                    return self.failed(&lease, self.timed_out(&lease));
                 }
                 Err(Unanswered::Failed(SendError { error, body: Some(whole) }))
                     if error.written_bytes() == 0
@@ -93,7 +95,8 @@ impl Call<'_> {
                     return Attempt::Unreached { body, held, why: io::Error::other(error.to_string()) };
                 }
                 Err(Unanswered::Failed(failed)) => {
-                    return Attempt::Failed(failure(&lease, &failed.error).await);
+                    let problem = failure(&lease, &failed.error).await;
+                    return self.failed(&lease, problem);
                 }
             }
         }
@@ -105,40 +108,61 @@ impl Call<'_> {
         connection: Connection,
         body: RequestBody<Incoming>,
     ) -> Result<Response<body::Upstream>, Unanswered> {
-        let left_ms = self.place.deadline.since(clock::now()).as_millis();
-        self.headers.insert(DEADLINE, HeaderValue::from(u64::try_from(left_ms).unwrap_or(u64::MAX)));
-        let head =
-            RequestHead { method: self.method, target: self.target, headers: self.headers, upgrade: None };
+        let left = lease.deadline.since(clock::now());
+        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        self.headers.insert(DEADLINE, HeaderValue::from(left_ms));
+        let upgrade = self.upgrade.as_ref().map(|upgrade| &upgrade.protocol);
+        let head = RequestHead { method: self.method, target: self.target, headers: self.headers, upgrade };
         let recycle: Recycle = {
             let lease = lease.clone();
             Box::new(move |connection| lease.complete(Some(connection)))
         };
         lease.sending();
-        match timeout_at(clock::instant(self.place.deadline), connection.send(head, body, recycle)).await {
+        match timeout(left, connection.send(head, body, recycle)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(failed)) => Err(Unanswered::Failed(failed)),
             Err(_) => Err(Unanswered::Timeout),
         }
     }
 
-    async fn answered(&self, lease: Rc<Lease>, response: Response<body::Upstream>, held: Held) -> Attempt {
-        let timing = Timing {
-            accepted: self.accepted,
-            assigned: lease.slot.at,
-            why: lease.slot.why,
-            stages: lease.slot.stages.clone(),
-        };
+    async fn answered(
+        &mut self,
+        lease: Rc<Lease>,
+        response: Response<body::Upstream>,
+        held: Held,
+    ) -> Attempt {
+        let timing = self.timing(&lease);
         let (mut parts, rest) = response.into_parts();
         headers::strip_hop_by_hop(&mut parts.headers);
-        parts.headers.append(SERVER_TIMING, timing.header(clock::now()));
-        match Body::of(self.core, rest, Some(lease.clone()), self.place.deadline, held).await {
+        parts.headers.append(SERVER_TIMING, timing);
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(upgrade) = self.upgrade.take()
+        {
+            upgrade.join(rest, lease, held, &mut parts.headers);
+            return Attempt::Answered(Response::from_parts(parts, Body::Full(None)));
+        }
+        match Body::of(self.core, rest, Some(lease.clone()), lease.deadline, held).await {
             Ok(body) => Attempt::Answered(Response::from_parts(parts, body)),
-            Err(error) => Attempt::Failed(failure(&lease, &error).await),
+            Err(error) => {
+                let problem = failure(&lease, &error).await;
+                self.failed(&lease, problem)
+            }
         }
     }
 
-    fn timed_out(&self) -> Problem {
-        let limit = self.place.deadline.since(self.accepted).as_secs_f64();
+    fn failed(&self, lease: &Lease, problem: Problem) -> Attempt {
+        Attempt::Failed(problem, self.timing(lease))
+    }
+
+    /// `Server-Timing` of an answer that is there now.
+    fn timing(&self, lease: &Lease) -> HeaderValue {
+        let slot = &lease.slot;
+        let (assigned, why, stages) = (slot.at, slot.why, slot.stages.clone());
+        Timing { accepted: self.accepted, assigned, why, stages }.header(clock::now())
+    }
+
+    fn timed_out(&self, lease: &Lease) -> Problem {
+        let limit = lease.deadline.since(self.accepted).as_secs_f64();
         Problem::new(Reason::RequestTimeout, format!("the function did not answer within its {limit} s"))
     }
 }

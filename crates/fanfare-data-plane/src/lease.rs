@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fanfare_dispatch::Outcome;
+use fanfare_types::Timestamp;
 
 use crate::clock;
 use crate::core::Core;
@@ -17,22 +18,26 @@ pub(crate) struct Lease {
     core: Rc<Core>,
     function: Arc<Function>,
     pub(crate) slot: Slot,
+    /// When the request's time is over.
+    pub(crate) deadline: Timestamp,
     sent: Cell<bool>,
     borrowed: Cell<bool>,
     ended: Cell<bool>,
 }
 
 impl Lease {
-    pub(crate) fn new(core: Rc<Core>, function: Arc<Function>, slot: Slot) -> Self {
+    pub(crate) fn new(core: Rc<Core>, function: Arc<Function>, slot: Slot, deadline: Timestamp) -> Self {
         let (sent, borrowed, ended) = (Cell::new(false), Cell::new(false), Cell::new(false));
-        Lease { core, function, slot, sent, borrowed, ended }
+        Lease { core, function, slot, deadline, sent, borrowed, ended }
     }
 
     /// An idle connection to the sandbox; `None` when one has to be made. Either counts as the slot's connection.
-    pub(crate) fn connection(&self) -> Option<Connection> {
-        self.close_connection();
-        self.borrowed.set(true);
-        self.slot.upstream.lend(self.core.index, clock::now())
+    pub(crate) fn connection(&self, now: Timestamp) -> Option<Connection> {
+        if self.borrowed.replace(true) {
+            // The one before it did not work.
+            self.slot.upstream.give_back(self.core.index, None, now);
+        }
+        self.slot.upstream.lend(self.core.index, now)
     }
 
     /// From here on user code may run.
@@ -60,17 +65,12 @@ impl Lease {
         if self.ended.replace(true) {
             return;
         }
+        let now = clock::now();
         // The connection first, so that it is there for whoever gets the slot.
         if self.borrowed.take() {
-            self.slot.upstream.give_back(self.core.index, connection, clock::now());
+            self.slot.upstream.give_back(self.core.index, connection, now);
         }
-        self.function.finish(&self.core.shared, &self.slot, outcome);
-    }
-
-    fn close_connection(&self) {
-        if self.borrowed.take() {
-            self.slot.upstream.give_back(self.core.index, None, clock::now());
-        }
+        self.function.finish(&self.core.shared, &self.slot, outcome, now);
     }
 }
 

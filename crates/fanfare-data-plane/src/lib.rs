@@ -34,6 +34,7 @@ mod shared;
 mod stats;
 mod stream;
 mod timing;
+mod upgrade;
 mod upstream;
 mod wait;
 

@@ -5,9 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fanfare_dispatch::Outcome;
 use fanfare_http1::RequestBody;
 use fanfare_types::{Reason, Timestamp};
-use http::header::HeaderName;
+use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 
@@ -23,7 +24,8 @@ use crate::peers::{self, Forwarded};
 use crate::problem::Problem;
 use crate::request_id::REQUEST_ID;
 use crate::timing;
-use crate::wait::wait;
+use crate::upgrade::Upgrade;
+use crate::wait::{Waiting, wait};
 
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 /// Bytes of a request's fields; room is left for those that the platform adds.
@@ -33,15 +35,23 @@ const ATTEMPTS_MAX: u32 = 5;
 /// The platform's own paths.
 const OWN_PREFIX: &str = "/_fanfare/";
 
-/// A refusal, and the function it is counted for.
+/// A refusal, where its time went if it had a slot, and the function it is counted for.
 struct Failure {
     problem: Problem,
+    timing: Option<HeaderValue>,
     function: Option<Arc<Function>>,
 }
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        Failure { problem, function: None }
+        Failure { problem, timing: None, function: None }
+    }
+}
+
+impl Failure {
+    fn of(mut self, function: Arc<Function>) -> Self {
+        self.function = Some(function);
+        self
     }
 }
 
@@ -57,14 +67,15 @@ pub(crate) async fn serve(
     parts.headers.insert(REQUEST_ID, id.clone());
     let mut response = match answer(&core, &client, parts, body, accepted).await {
         Ok(response) => response,
-        Err(Failure { problem, function }) => {
+        Err(Failure { problem, timing, function }) => {
             match function {
                 Some(function) => function.count_problem(problem.reason),
                 None => core.shared.count_problem(problem.reason),
             }
             tracing::debug!(reason = %problem.reason, request = ?id, "refused");
             let mut response = problem.response(&id);
-            response.headers_mut().insert(SERVER_TIMING, timing::queue_only(accepted, clock::now()));
+            let timing = timing.unwrap_or_else(|| timing::queue_only(accepted, clock::now()));
+            response.headers_mut().insert(SERVER_TIMING, timing);
             response
         }
     };
@@ -97,6 +108,7 @@ async fn answer(
     }
     let (function, target) = find::find(shared, &parts).await?;
     let forwarded = peers::is_forwarded(core, &parts);
+    let upgrade = Upgrade::take(parts.version, &parts.headers, &mut parts.extensions);
     headers::strip_hop_by_hop(&mut parts.headers);
     headers::strip_platform(&mut parts.headers);
     find::settle_host(&mut parts, &function);
@@ -110,43 +122,54 @@ async fn answer(
         match peers::forward(core, &address, &parts, request, deadline, held).await {
             Forwarded::Answered(response) => return Ok(response),
             Forwarded::Failed(problem) => {
-                return Err(Failure { problem, function: Some(function) });
+                return Err(Failure::from(problem).of(function));
             }
             Forwarded::ServeHere(whole, still) => (request, held) = (whole, still),
         }
     }
-    let result = invoke(core, &function, &mut parts, target, request, accepted, held).await;
-    result.map_err(|problem| Failure { problem, function: Some(function) })
+    let work = Work { parts, target, upgrade, accepted };
+    invoke(core, &function, work, request, held).await.map_err(|failure| failure.of(function))
+}
+
+/// A request that is ready to be sent.
+struct Work {
+    parts: request::Parts,
+    /// What the function sees instead of the client's target.
+    target: Option<String>,
+    upgrade: Option<Upgrade>,
+    accepted: Timestamp,
 }
 
 /// Gets a slot and sends the request; again with another sandbox as long as it provably reached none.
 async fn invoke(
     core: &Rc<Core>,
     function: &Arc<Function>,
-    parts: &mut request::Parts,
-    target: Option<String>,
+    mut work: Work,
     mut body: RequestBody<Incoming>,
-    accepted: Timestamp,
     mut held: Held,
-) -> Result<Response<Body>, Problem> {
+) -> Result<Response<Body>, Failure> {
     let shared = &core.shared;
-    let target = match &target {
+    let target = match &work.target {
         Some(target) => target.as_str(),
-        None => parts.uri.path_and_query().map_or("/", |target| target.as_str()),
+        None => work.parts.uri.path_and_query().map_or("/", |target| target.as_str()),
     };
+    let accepted = work.accepted;
     let (place, mut taken) = function.arrive(shared, accepted, affinity(target));
-    let mut call = Call { core, method: &parts.method, target, headers: &mut parts.headers, accepted, place };
+    let (method, headers) = (&work.parts.method, &mut work.parts.headers);
+    let mut call = Call { core, method, target, headers, accepted, upgrade: work.upgrade };
     let mut last = None;
     for _ in 0..ATTEMPTS_MAX {
         let slot = match taken {
             Taken::Now(Answer::Slot(slot)) => slot,
-            Taken::Now(Answer::Refused(refusal)) => return Err(Problem::refused(&refusal)),
+            Taken::Now(Answer::Refused(refusal)) => return Err(Problem::refused(&refusal).into()),
             Taken::Later(answer) => wait(shared, function, place, answer).await?,
         };
-        let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot));
+        let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, place.deadline));
         match call.attempt(lease, body, held).await {
             Attempt::Answered(response) => return Ok(response),
-            Attempt::Failed(problem) => return Err(problem),
+            Attempt::Failed(problem, timing) => {
+                return Err(Failure { problem, timing: Some(timing), function: None });
+            }
             Attempt::Unreached { body: whole, held: still, why } => {
                 tracing::warn!(function = %function.name, %why, "a sandbox cannot be reached; trying another");
                 (body, held, last) = (whole, still, Some(why));
@@ -157,14 +180,14 @@ async fn invoke(
     // The place that the last attempt took again.
     match taken {
         Taken::Now(Answer::Slot(slot)) => {
-            function.finish(shared, &slot, fanfare_dispatch::Outcome::NeverSent);
+            function.finish(shared, &slot, Outcome::NeverSent, clock::now());
         }
         Taken::Now(Answer::Refused(_)) => {}
-        Taken::Later(answer) => drop(crate::wait::Waiting::new(shared, function, place, answer)),
+        Taken::Later(answer) => drop(Waiting::new(shared, function, place, answer)),
     }
     let why = last.map(|why| why.to_string()).unwrap_or_default();
     let detail = format!("{ATTEMPTS_MAX} sandboxes could not be reached, the last because: {why}");
-    Err(Problem::new(Reason::ConnectionClosed, detail))
+    Err(Problem::new(Reason::ConnectionClosed, detail).into())
 }
 
 /// What consistent hashing keeps together: requests for the same target. FNV-1a, as its inputs are short and nobody

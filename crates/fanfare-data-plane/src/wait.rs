@@ -65,7 +65,9 @@ impl Drop for Waiting<'_> {
         // After this an answer that comes too late is returned to its sender, who undoes it.
         self.answer.close();
         match self.answer.try_recv() {
-            Ok(Answer::Slot(slot)) => self.function.finish(self.shared, &slot, Outcome::NeverSent),
+            Ok(Answer::Slot(slot)) => {
+                self.function.finish(self.shared, &slot, Outcome::NeverSent, clock::now());
+            }
             Ok(Answer::Refused(_)) => {}
             Err(_) => self.function.leave(self.shared, self.waiter),
         }

@@ -135,3 +135,28 @@ async fn an_update_leaves_no_gap_and_retires_the_old() {
     assert_eq!(control.released().await, (1, 1, true));
     assert_eq!(get(rig.address(), "/function/hello").await.text(), "2");
 }
+
+#[tokio::test]
+async fn a_surge_is_told_at_once_and_in_few_words() {
+    const SURGE: u32 = 100;
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let waiting: Vec<_> = (0..SURGE).map(|_| get_later(rig.address(), "/function/hello")).collect();
+    let mut words = 0;
+    let mut queued = 0;
+    while queued < SURGE {
+        queued = control
+            .hear(
+                |m| if let fanfare_types::FromDataPlane::Demand(load) = m { Some(load.queued) } else { None },
+            )
+            .await;
+        words += 1;
+        assert!(words > 1 || queued == 1, "the first is told without waiting for more");
+    }
+    assert!(words < SURGE, "{words} messages for {SURGE} requests");
+    let sandbox = Sandbox::named(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    for answer in waiting {
+        assert_eq!(within("one of the surge", answer).await.unwrap().text(), "1");
+    }
+    control.demand(0).await;
+}

@@ -1,6 +1,7 @@
 //! HTTP on the client's side.
 
 use bytes::Bytes;
+use fanfare_types::{SandboxId, ToDataPlane};
 use http::{Request, Version};
 use http_body_util::Full;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -9,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::client::{Connection, complete};
 use crate::rig::{Rig, hello, within};
-use crate::sandbox::{Sandbox, echo};
+use crate::sandbox::{RawSandbox, Sandbox, echo};
 
 #[tokio::test]
 async fn http2_without_tls_works() {
@@ -48,6 +49,42 @@ async fn large_heads_are_refused_with_431() {
     assert_eq!((answer.status.as_u16(), answer.reason()), (431, "too-large"));
     let beyond = Connection::open(rig.address()).await.call(with_field(200_000)).await;
     assert_eq!(beyond.status, 431, "also where it is not even read to its end");
+}
+
+#[tokio::test]
+async fn connections_are_upgraded_when_the_function_agrees() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    let asked =
+        "GET /function/hello HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n";
+    client.write_all(asked.as_bytes()).await.unwrap();
+    let mut connection = sandbox.accept().await;
+    assert!(connection.head().await.contains("connection: upgrade\r\nupgrade: websocket\r\n"));
+    let agreed = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nfirst";
+    connection.write(agreed).await;
+    let mut received = Vec::new();
+    while !received.ends_with(b"first") {
+        assert!(within("the answer", client.read_buf(&mut received)).await.unwrap() > 0);
+    }
+    let received = String::from_utf8(received).unwrap().to_ascii_lowercase();
+    assert!(received.starts_with("http/1.1 101 "), "{received}");
+    assert!(received.contains("connection: upgrade\r\n") && received.contains("upgrade: websocket\r\n"));
+    client.write_all(b"ping.").await.unwrap();
+    assert_eq!(connection.read_to(".").await, "ping.");
+    connection.write("pong.").await;
+    let mut pong = [0; 5];
+    within("the echo", client.read_exact(&mut pong)).await.unwrap();
+    assert_eq!(&pong, b"pong.");
+    assert_eq!(rig.data_plane.stats().functions[0].in_flight, 1, "the slot is taken all the while");
+    client.shutdown().await.unwrap();
+    connection.closed().await;
+    drop(connection);
+    let mut rest = Vec::new();
+    within("the end", client.read_to_end(&mut rest)).await.unwrap();
+    control.say(ToDataPlane::Revoke { sandbox: SandboxId(1), slots: 1 });
+    assert_eq!(control.released().await, (1, 1, false), "and free again afterwards");
 }
 
 /// Sends bytes and returns the status line that comes back.

@@ -34,6 +34,8 @@ async fn time_that_runs_out_in_user_code_condemns_the_sandbox() {
     let held = stuck.next().await;
     let answer = within("the refusal", answer).await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.reason()), (504, "request-timeout"));
+    let timing = answer.headers["server-timing"].to_str().unwrap();
+    assert!(timing.contains(", execute;dur="), "it says where the time went: {timing}");
     assert_eq!(control.condemned().await, (1, Condemned::Timeout));
     let next = get_later(rig.address(), "/function/hello");
     control.demand(1).await;

@@ -1,0 +1,66 @@
+//! Connections that change their protocol: WebSocket and its like.
+
+use std::rc::Rc;
+
+use fanfare_dispatch::Outcome;
+use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
+use http::{Extensions, Version};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::time::timeout_at;
+
+use crate::body::{Held, Upstream};
+use crate::clock;
+use crate::lease::Lease;
+
+/// A client's wish to speak another protocol after the answer.
+pub(crate) struct Upgrade {
+    pub(crate) protocol: HeaderValue,
+    client: OnUpgrade,
+}
+
+impl Upgrade {
+    /// Takes the wish out of a request, if there is one that a sandbox could grant. HTTP/2 by upgrade is not: who
+    /// wants it here begins with it.
+    pub(crate) fn take(version: Version, headers: &HeaderMap, extensions: &mut Extensions) -> Option<Self> {
+        let protocol = headers.get(UPGRADE)?;
+        let named = headers.get_all(CONNECTION).iter().any(|value| {
+            value.as_bytes().split(|b| *b == b',').any(|n| n.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+        });
+        if version != Version::HTTP_11 || !named || protocol.as_bytes().eq_ignore_ascii_case(b"h2c") {
+            return None;
+        }
+        Some(Upgrade { protocol: protocol.clone(), client: extensions.remove::<OnUpgrade>()? })
+    }
+
+    /// Joins the client and the sandbox, which agreed with 101, until both have finished or the request's deadline;
+    /// `fields` are those of the answer. The slot stays taken meanwhile.
+    pub(crate) fn join(self, sandbox: Upstream, lease: Rc<Lease>, held: Held, fields: &mut HeaderMap) {
+        fields.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        fields.entry(UPGRADE).or_insert(self.protocol);
+        let deadline = lease.deadline;
+        tokio::task::spawn_local(async move {
+            let _held = held;
+            let Some((mut sandbox, first)) = sandbox.into_upgraded() else {
+                lease.fail(Outcome::Broken);
+                return;
+            };
+            let both = async {
+                let client = self.client.await.map_err(std::io::Error::other)?;
+                let mut client = TokioIo::new(client);
+                client.write_all(&first).await?;
+                copy_bidirectional(&mut client, &mut sandbox).await
+            };
+            match timeout_at(clock::instant(deadline), both).await {
+                // The sandbox has finished, too, and so has its connection.
+                Ok(Ok(_)) => lease.complete(None),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "an upgraded connection broke");
+                    lease.fail(Outcome::Abandoned);
+                }
+                Err(_) => lease.fail(Outcome::TimedOut),
+            }
+        });
+    }
+}
