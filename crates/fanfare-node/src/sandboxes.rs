@@ -26,8 +26,8 @@ pub(crate) struct Sandbox {
     /// The place of its runtime.
     runtime: usize,
     state: State,
-    /// It was told to stop after it had begun.
-    stopping: bool,
+    /// It was told to stop, so, after it had begun.
+    stopping: Option<StopMode>,
 }
 
 #[derive(Debug)]
@@ -60,12 +60,8 @@ impl Daemon {
                 continue;
             };
             self.use_revision(record.revision, runtime, marked.get(&record.revision).copied(), true);
-            let sandbox = Sandbox {
-                revision: record.revision,
-                runtime,
-                state: State::Ready(endpoint),
-                stopping: false,
-            };
+            let sandbox =
+                Sandbox { revision: record.revision, runtime, state: State::Ready(endpoint), stopping: None };
             self.sandboxes.insert(record.sandbox, sandbox);
         }
         for revision in marked.into_keys() {
@@ -93,7 +89,7 @@ impl Daemon {
             return refuse(self, format!("{CREATIONS_QUEUED_MAX} creations wait on the node already"));
         }
         self.use_revision(revision, runtime, spec.code, false);
-        let sandbox = Sandbox { revision, runtime, state: State::Queued(spec), stopping: false };
+        let sandbox = Sandbox { revision, runtime, state: State::Queued(spec), stopping: None };
         self.sandboxes.insert(id, sandbox);
         self.creations.push_back(id);
         self.begin_creations();
@@ -134,7 +130,7 @@ impl Daemon {
         self.creating -= 1;
         self.begin_creations();
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
-        let stopping = sandbox.stopping;
+        let stopping = sandbox.stopping.is_some();
         let State::Starting { ended } = &mut sandbox.state else { return };
         match (result, ended.take()) {
             (Ok(started), None) => {
@@ -177,8 +173,10 @@ impl Daemon {
             None => self.send_exited(id, ExitCause::Stopped, ""),
             Some(Sandbox { state: State::Queued(_), .. }) => self.end(id, ExitCause::Stopped, ""),
             Some(_) if mode == StopMode::IfNotBegun => {}
+            // Under way; its end will be told.
+            Some(sandbox) if sandbox.stopping == Some(mode) || sandbox.stopping == Some(StopMode::Kill) => {}
             Some(sandbox) => {
-                sandbox.stopping = true;
+                sandbox.stopping = Some(mode);
                 self.stops.push_back((id, mode));
                 self.begin_stops();
             }

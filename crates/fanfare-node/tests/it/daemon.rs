@@ -137,6 +137,17 @@ async fn every_stop_is_answered() {
     (rig.outlets.exits)(exit(1, ExitCause::Stopped, "bye"));
     done.send(()).unwrap();
     assert_eq!(leader.next().await, exited(1, ExitCause::Stopped, "bye"));
+    // Again and again: told to the runtime once, and once more when it gets urgent.
+    rig.ready_sandbox(&mut leader, 4).await;
+    for mode in [StopMode::Graceful, StopMode::Graceful, StopMode::Kill, StopMode::Graceful, StopMode::Kill] {
+        leader.stop(4, mode);
+    }
+    let Call::Stop(_, StopMode::Graceful, graceful) = rig.call().await else { panic!("no stop") };
+    let Call::Stop(_, StopMode::Kill, kill) = rig.call().await else { panic!("no kill") };
+    (rig.outlets.exits)(exit(4, ExitCause::Stopped, ""));
+    assert_eq!(leader.next().await, exited(4, ExitCause::Stopped, ""));
+    graceful.send(()).unwrap();
+    kill.send(()).unwrap();
     // Starting: its creation fails, which is not the function's fault.
     leader.create(2, 1);
     let (_, answer) = rig.create_call().await;
