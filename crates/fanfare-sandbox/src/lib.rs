@@ -1,10 +1,11 @@
 //! What makes sandboxes.
 //!
 //! [`Runtime`] is the one interface between the node daemon and whatever isolates functions. Every runtime passes
-//! [`conformance`]; the fake runtime is the second implementation that keeps the interface honest, and the one that
+//! [`conformance`]; [`fake`] is the second implementation that keeps the interface honest, and the one that
 //! scale experiments run on.
 
 pub mod conformance;
+pub mod fake;
 mod runtime;
 
 pub use runtime::{

@@ -141,6 +141,7 @@ cases![
     stopping::stop_before_ready_fails_the_create,
     stopping::stop_at_first_sight_fails_the_create,
     stopping::stop_of_an_unknown_sandbox_resolves_at_once,
+    stopping::if_not_begun_spares_what_has_begun,
     stopping::stopping_twice_ends_once,
     stopping::graceful_lets_the_request_finish,
     stopping::kill_does_not_wait,

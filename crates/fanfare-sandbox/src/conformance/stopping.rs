@@ -64,6 +64,22 @@ pub(super) async fn stop_of_an_unknown_sandbox_resolves_at_once(subject: Arc<dyn
     lab.close().await;
 }
 
+pub(super) async fn if_not_begun_spares_what_has_begun(subject: Arc<dyn Subject>) {
+    let lab = Lab::new(subject).await;
+    let started = lab.ready(1, Behaviour::Serves).await;
+    lab.stop(1, StopMode::IfNotBegun).await;
+    assert_eq!(lab.ask(1, &started, Ask::Answer).await, Ok(200), "a ready sandbox lives on");
+    let never = Behaviour::NeverReady { start_timeout: LONG };
+    let create = tokio::spawn(lab.runtime.create(id(2), lab.subject.revision(never)));
+    lab.line(never, WAITING_LINE).await;
+    lab.stop(2, StopMode::IfNotBegun).await;
+    assert!(!create.is_finished(), "a creation under way goes on");
+    join(lab.stop(1, StopMode::Kill), lab.stop(2, StopMode::Kill)).await;
+    assert_eq!(lab.exit(1).await.cause, ExitCause::Stopped);
+    assert!(create.await.unwrap().is_err());
+    lab.close().await;
+}
+
 pub(super) async fn stopping_twice_ends_once(subject: Arc<dyn Subject>) {
     let lab = Lab::new(subject).await;
     let modes = [
