@@ -26,9 +26,21 @@ pub(crate) struct Deployed {
 pub(crate) async fn run(context: &Context, args: &DeployArgs) -> Result<Exit, Failure> {
     let document = source_document(&args.source, &args.settings)?;
     let document = upload(context, &args.source.path, document).await?;
-    let deployed = register(context, &document).await?;
+    let registered = register(context, &document).await;
+    let deployed = registered.map_err(|failure| mend(failure, &args.source.path, &document.name))?;
     print(context, &deployed, args.output.output)?;
     Ok(Exit::Ok)
+}
+
+/// What to do about code that does not start.
+fn mend(failure: Failure, path: &Path, name: &str) -> Failure {
+    match failure.exit {
+        Exit::Function => failure.next(format!(
+            "mend it, then `fanfare deploy {}` again; `fanfare logs {name}` has all that it wrote",
+            path.display()
+        )),
+        _ => failure,
+    }
 }
 
 /// The function that the command line describes, without its code's digest.

@@ -128,9 +128,9 @@ impl Session<'_> {
             let begin = Instant::now();
             match self.reload().await {
                 Ok(true) => {
+                    self.warm().await;
                     let ms = begin.elapsed().as_secs_f64() * 1e3;
                     self.context.printer.note(format_args!("reloaded in {ms:.0} ms"));
-                    self.warm().await;
                 }
                 Ok(false) => {}
                 Err(failure) => {
@@ -174,7 +174,8 @@ impl Session<'_> {
         proved.map(|_| ()).map_err(|failure| Failure { next: None, ..failure })
     }
 
-    /// Has the new version's template made before its first request.
+    /// Has the new version's template made. Meanwhile the platform replaces the sandboxes of the version before, which
+    /// goes on serving until the first new one is ready.
     async fn warm(&self) {
         let Some(name) = self.served.as_ref().and_then(|served| FunctionName::new(&served.name).ok()) else {
             return;

@@ -1,6 +1,6 @@
 //! `fanfare invoke`: the function's answer to standard output, everything else to standard error.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -145,14 +145,20 @@ fn stream(source: impl AsyncRead + Send + Sync + 'static) -> Body {
 /// Copies the answer to standard output as it comes.
 async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, Failure> {
     let mut bytes = 0;
+    let mut last = b'\n';
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|e| {
             Failure::platform(format!("the answer broke off after {bytes} bytes: {}", root_cause(&e)))
         })?;
         if let Ok(data) = frame.into_data() {
             bytes += data.len() as u64;
+            last = data.last().copied().unwrap_or(last);
             printer.bytes(&data)?;
         }
+    }
+    // For people only: what a pipe gets is the answer, byte for byte.
+    if last != b'\n' && io::stdout().is_terminal() {
+        printer.out("")?;
     }
     Ok(bytes)
 }

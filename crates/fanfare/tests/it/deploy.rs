@@ -70,7 +70,7 @@ error: hello is registered but does not start: hello.py raised an error when imp
   log:
     | Traceback (most recent call last):
     | NameError: x
-hint: see the detail and the log lines, then `fanfare update hello`
+hint: mend it, then `fanfare deploy hello.py` again; `fanfare logs hello` has all that it wrote
 ";
         assert_eq!(run.stderr, expected);
     }

@@ -1,4 +1,4 @@
-//! The binary against a double of the control API and the data plane: output, exit codes, errors.
+//! The binary: against a double of the control API and the data plane (output, exit codes, errors), and as a whole.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
 
@@ -6,4 +6,5 @@ mod deploy;
 mod double;
 mod invoke;
 mod reads;
+mod real;
 mod run;

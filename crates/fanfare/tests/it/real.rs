@@ -1,0 +1,345 @@
+//! The binary as its users run it: roles, sandboxes and clients, nothing doubled.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+use crate::run::{Run, command, fanfare, fanfare_in};
+
+const HELLO: &str =
+    "def handler(event, context):\n    print('called')\n    return {'hello': event.get('name', 'world')}\n";
+/// Ten times what it should take.
+const READY: Duration = Duration::from_secs(10);
+
+/// A role or all of them, with its standard output line by line.
+struct Server {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut child = command("http://127.0.0.1:1", args).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Server { child, lines }
+    }
+
+    async fn line(&mut self) -> String {
+        let line = tokio::time::timeout(READY, self.lines.next_line()).await.expect("ready in time").unwrap();
+        match line {
+            Some(line) => line,
+            None => panic!("ended: {}", self.stderr().await),
+        }
+    }
+
+    async fn stderr(&mut self) -> String {
+        let mut lines = BufReader::new(self.child.stderr.take().unwrap()).lines();
+        let mut text = String::new();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
+    }
+
+    async fn signal(&self, name: &str) {
+        kill(name, &self.child).await;
+    }
+
+    async fn code(&mut self) -> Option<i32> {
+        self.child.wait().await.unwrap().code()
+    }
+}
+
+async fn kill(signal: &str, child: &Child) {
+    let pid = child.id().unwrap().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
+}
+
+/// Everything in one process.
+struct Up {
+    server: Server,
+    api: String,
+    functions: String,
+    dir: tempfile::TempDir,
+}
+
+impl Up {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, run) = (path(&dir, "data"), path(&dir, "run"));
+        let free = "127.0.0.1:0";
+        let mut server = Server::start(&[
+            "up",
+            "--data-dir",
+            &data,
+            "--run-dir",
+            &run,
+            "--listen",
+            free,
+            "--api-listen",
+            free,
+            "--grpc-listen",
+            free,
+        ]);
+        let mut urls = Vec::new();
+        for (what, example) in
+            [("functions", "curl "), ("control API", "fanfare deploy "), ("streams", "fanfare node ")]
+        {
+            let line = server.line().await;
+            assert!(line.starts_with(what) && line.contains(example), "{line}");
+            urls.push(line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned());
+        }
+        Up { server, api: urls[1].clone(), functions: urls[0].clone(), dir }
+    }
+
+    async fn run(&self, args: &[&str]) -> Run {
+        fanfare_in(self.dir.path(), &self.api, args).await
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    /// Ends it; nothing must be left.
+    async fn end(mut self) {
+        self.server.signal("-TERM").await;
+        assert_eq!(self.server.code().await, Some(0), "{}", self.server.stderr().await);
+        let doctor = fanfare("", &["doctor", "--run-dir", &path(&self.dir, "run"), "-o", "json"]).await;
+        let report: Value = serde_json::from_str(&doctor.stdout).unwrap();
+        assert_eq!(report["orphans"], serde_json::json!([]), "{doctor:?}");
+    }
+}
+
+fn path(dir: &tempfile::TempDir, name: &str) -> String {
+    dir.path().join(name).display().to_string()
+}
+
+/// Says loudly why sandboxes cannot be made on this machine, where they cannot.
+async fn sandboxes_work(test: &str) -> bool {
+    let doctor = fanfare("", &["doctor", "-o", "json"]).await;
+    let report: Value = serde_json::from_str(&doctor.stdout).unwrap();
+    let lacking = report["checks"].as_array().unwrap().iter().find(|check| {
+        let name = check["name"].as_str().unwrap();
+        matches!(name, "sandboxes" | "python3" | "user") && check["verdict"] != "ok"
+    });
+    if let Some(check) = lacking {
+        eprintln!("SKIPPED {test}: this machine lacks {}: {}", check["name"], check["detail"]);
+    }
+    lacking.is_none()
+}
+
+#[tokio::test]
+async fn from_nothing_to_an_answer() {
+    if !sandboxes_work("from_nothing_to_an_answer").await {
+        return;
+    }
+    let begin = Instant::now();
+    let up = Up::start().await;
+    assert!(begin.elapsed() < READY);
+    up.write("hello.py", HELLO);
+    let run = up.run(&["deploy", "./hello.py"]).await;
+    assert_eq!((run.code, run.stdout), (0, format!("{}/function/hello\n", up.functions)), "{}", run.stderr);
+    let run = up.run(&["deploy", "./hello.py"]).await;
+    assert!(run.code == 0 && run.stderr.contains("hello is unchanged"), "{run:?}");
+
+    let run = up.run(&["invoke", "hello", "-d", "{\"name\": \"Ada\"}", "-v"]).await;
+    assert_eq!((run.code, run.stdout.as_str()), (0, "{\"hello\":\"Ada\"}"), "{run:?}");
+    assert!(run.stderr.contains("  create") && run.stderr.contains("  execute"), "{run:?}");
+    let run = up.run(&["logs", "hello"]).await;
+    assert!(run.code == 0 && run.stdout.contains("called\n"), "{run:?}");
+    let run = up.run(&["describe", "hello"]).await;
+    assert!(run.stdout.contains("0 -> 1  ") && run.stdout.contains("python hello.py:handler"), "{run:?}");
+    let run = up.run(&["status", "-o", "json"]).await;
+    let status: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&status["functions"], &status["nodes"][0]["sandboxes"]), (&1.into(), &1.into()), "{run:?}");
+    let run = up.run(&["invoke", "helo"]).await;
+    assert!(run.code == 4 && run.stderr.contains("did you mean hello?"), "{run:?}");
+    let run = up.run(&["delete", "hello"]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(up.run(&["invoke", "hello"]).await.code, 4);
+    up.end().await;
+}
+
+#[tokio::test]
+async fn failures_say_what_and_why() {
+    if !sandboxes_work("failures_say_what_and_why").await {
+        return;
+    }
+    let up = Up::start().await;
+    up.write("bad.py", "def handler(event, context)\n    return 1\n");
+    let run = up.run(&["deploy", "bad.py"]).await;
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{run:?}");
+    assert!(
+        run.stderr.contains("SyntaxError") && run.stderr.contains("File \"/function/bad.py\", line 1"),
+        "{run:?}"
+    );
+    up.write("raises.py", "def handler(event, context):\n    return 1 / 0\n");
+    assert_eq!(up.run(&["deploy", "raises.py"]).await.code, 0);
+    let run = up.run(&["invoke", "raises"]).await;
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{run:?}");
+    assert!(run.stderr.contains("error: ZeroDivisionError: division by zero"), "{run:?}");
+    assert!(run.stderr.contains("raises.py\", line 2, in handler"), "{run:?}");
+    up.write("slow.py", "import time\n\ndef handler(event, context):\n    time.sleep(60)\n");
+    assert_eq!(up.run(&["deploy", "slow.py", "--timeout", "200ms"]).await.code, 0);
+    let run = up.run(&["invoke", "slow"]).await;
+    assert!(run.code == 5 && run.stderr.contains("reason: request-timeout"), "{run:?}");
+    up.end().await;
+}
+
+#[tokio::test]
+async fn a_taken_port_names_its_owner() {
+    let up = Up::start().await;
+    let address = up.api.strip_prefix("http://").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (data, run_dir) = (path(&dir, "data"), path(&dir, "run"));
+    let free = "127.0.0.1:0";
+    let flags = ["--data-dir", &data, "--run-dir", &run_dir, "--grpc-listen", free, "--listen", free];
+    let run = fanfare("", &[&["up", "--api-listen", address][..], &flags[..]].concat()).await;
+    let owner = format!("held by fanfare (process {})", up.server.child.id().unwrap());
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.stderr.contains(&owner) && run.stderr.contains("--api-listen"), "{run:?}");
+    let run = fanfare(
+        "",
+        &["up", "--data-dir", &path(&up.dir, "data"), "--run-dir", &run_dir, "--api-listen", free],
+    )
+    .await;
+    assert!(run.code == 3 && run.stderr.contains("in use by process"), "{run:?}");
+    up.end().await;
+}
+
+#[tokio::test]
+async fn three_processes_answer_like_one() {
+    if !sandboxes_work("three_processes_answer_like_one").await {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("hello.py"), HELLO).unwrap();
+    // The control plane prints where its API is; where its streams are must be known, so a free port is taken first.
+    let streams = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let data = path(&dir, "control");
+    let mut control = Server::start(&[
+        "control-plane",
+        "--data-dir",
+        &data,
+        "--api-listen",
+        "127.0.0.1:0",
+        "--grpc-listen",
+        &streams,
+    ]);
+    let api = control.line().await;
+    let streams = format!("http://{streams}");
+    let mut data_plane =
+        Server::start(&["data-plane", "--control-plane", &streams, "--listen", "127.0.0.1:0", "--name", "d"]);
+    let (data, run) = (path(&dir, "node"), path(&dir, "run"));
+    let mut node = Server::start(&[
+        "node",
+        "--control-plane",
+        &streams,
+        "--data-dir",
+        &data,
+        "--run-dir",
+        &run,
+        "--name",
+        "n",
+        "--cpus",
+        "1",
+    ]);
+    let functions = data_plane.line().await;
+    assert_eq!(node.line().await, "node n");
+    connected(&api).await;
+
+    let run = fanfare_in(dir.path(), &api, &["deploy", "hello.py"]).await;
+    assert_eq!((run.code, run.stdout), (0, format!("{functions}/function/hello\n")), "{}", run.stderr);
+    let run = fanfare(&api, &["invoke", "hello", "-d", "{\"name\": \"Ada\"}"]).await;
+    assert_eq!((run.code, run.stdout.as_str()), (0, "{\"hello\":\"Ada\"}"), "{run:?}");
+    for server in [&mut data_plane, &mut node, &mut control] {
+        server.signal("-INT").await;
+        assert_eq!(server.code().await, Some(0), "{}", server.stderr().await);
+    }
+}
+
+/// Until both streams are up; the command itself takes the time between two looks.
+async fn connected(api: &str) {
+    let begin = Instant::now();
+    loop {
+        let run = fanfare(api, &["status", "-o", "json"]).await;
+        let status: Value = serde_json::from_str(&run.stdout).unwrap_or_default();
+        if status["nodes"][0]["connected"] == true && status["data_planes"][0]["connected"] == true {
+            return;
+        }
+        assert!(begin.elapsed() < READY, "{run:?}");
+    }
+}
+
+#[tokio::test]
+async fn dev_serves_each_save_and_survives_a_broken_one() {
+    if !sandboxes_work("dev_serves_each_save_and_survives_a_broken_one").await {
+        return;
+    }
+    let up = Up::start().await;
+    let answer = |n: u32| format!("def handler(event, context):\n    print('log {n}')\n    return {n}\n");
+    up.write("hello.py", &answer(1));
+    let mut dev = command(&up.api, &["dev", "hello.py"]).current_dir(up.dir.path()).spawn().unwrap();
+    let mut notes = BufReader::new(dev.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(dev.stdout.take().unwrap()).lines();
+    until(&mut notes, "watching").await;
+    assert_eq!(lines.next_line().await.unwrap().unwrap(), format!("{}/function/hello", up.functions));
+    assert_eq!(up.run(&["invoke", "hello"]).await.stdout, "1");
+
+    up.write("hello.py", &answer(2));
+    until(&mut notes, "reloaded in").await;
+    // The old sandbox serves until the first new one is ready, which may be a moment after it was proved.
+    let begin = Instant::now();
+    while up.run(&["invoke", "hello"]).await.stdout != "2" {
+        assert!(begin.elapsed() < READY);
+    }
+    up.write("hello.py", "def handler(event, context)\n");
+    let seen = until(&mut notes, "goes on serving").await;
+    assert!(seen.contains("SyntaxError"), "{seen}");
+    assert_eq!(up.run(&["invoke", "hello"]).await.stdout, "2");
+    while lines.next_line().await.unwrap().expect("the log goes on") != "log 2" {}
+
+    kill("-INT", &dev).await;
+    assert_eq!(dev.wait().await.unwrap().code(), Some(0));
+    assert_eq!(up.run(&["list", "-o", "name"]).await.stdout, "hello\n");
+    up.end().await;
+}
+
+async fn until(lines: &mut Lines<BufReader<ChildStderr>>, part: &str) -> String {
+    let mut seen = String::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        seen.push_str(&line);
+        seen.push('\n');
+        if line.contains(part) {
+            return seen;
+        }
+    }
+    panic!("no {part:?} in\n{seen}");
+}
+
+#[tokio::test]
+async fn the_demo_measures_and_leaves_nothing() {
+    if !sandboxes_work("the_demo_measures_and_leaves_nothing").await {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let mut demo = command("", &["demo", "--surge", "20", "-o", "json"]);
+    let output = demo.env("TMPDIR", temporary.path()).output().await.unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["surge"]["failed"], &report["orphans"]), (&0.into(), &0.into()), "{report}");
+    assert!(report["surge"]["sandboxes"].as_u64().unwrap() > 1, "{report}");
+    let cold = &report["functions"][0]["cold_stages_ms"];
+    assert!(cold.as_array().unwrap().iter().any(|stage| stage[0] == "create"), "{report}");
+    assert!(is_empty(temporary.path()), "something is left in {}", temporary.path().display());
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).unwrap().next().is_none()
+}
