@@ -1,1 +1,40 @@
 //! Sandboxes from Linux namespaces, cgroups and seccomp, without an engine or an image.
+//!
+//! [`ProcessRuntime`] implements [`fanfare_sandbox::Runtime`]. It starts a [launcher](launcher_main) once, a small
+//! process that clones every sandbox; the daemon itself never forks. See [`Isolation`] for what is enforced,
+//! and [`audit`] for what is left over when everything has been killed.
+
+mod body;
+mod broker;
+mod build;
+mod cgroup;
+mod deps;
+mod fdmsg;
+mod gate;
+mod isolation;
+mod journal;
+mod launch;
+mod launcher;
+mod link;
+mod logs;
+mod notify;
+mod options;
+mod prepare;
+mod process;
+mod recover;
+mod revision;
+mod root;
+mod runtime;
+mod sandbox;
+mod seccomp;
+mod shared;
+mod shims;
+mod sys;
+mod zygote;
+
+pub use cgroup::CgroupVersion;
+pub use isolation::{Isolation, Mechanism};
+pub use launcher::{LAUNCHER_ARGUMENT, launcher_main};
+pub use options::{LauncherCommand, ProcessOptions};
+pub use recover::audit;
+pub use runtime::ProcessRuntime;

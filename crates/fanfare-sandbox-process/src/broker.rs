@@ -1,0 +1,133 @@
+//! Connections into sandboxes whose listener is in a network namespace of their own.
+//!
+//! A data plane connects to the broker's socket and names a sandbox; it gets back a connected TCP socket that the
+//! sandbox's first process made inside. See [`fanfare_sandbox::Started::endpoint`] for the exchange.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::SandboxId;
+use rustix::net::SendFlags;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::fdmsg;
+use crate::sys;
+
+/// Requests worked on at once; further ones are refused.
+const REQUESTS_MAX: usize = 1_024;
+/// How long one request may take, from connection to answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a request: a sandbox's id and a newline.
+const REQUEST_BYTES_MAX: usize = 32;
+
+/// Where a sandbox's supervisor takes requests for sockets.
+pub(crate) type SocketRequests = mpsc::Sender<oneshot::Sender<io::Result<(OwnedFd, SocketAddr)>>>;
+
+/// Finds a sandbox's supervisor.
+pub(crate) type Lookup = Arc<dyn Fn(SandboxId) -> Option<SocketRequests> + Send + Sync>;
+
+/// The broker's socket, served until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    task: JoinHandle<()>,
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Broker {
+    /// Binds the socket, for this user only, and serves it.
+    pub(crate) fn start(path: &Path, lookup: Lookup) -> io::Result<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Broker { task: tokio::spawn(serve(listener, lookup)) })
+    }
+}
+
+async fn serve(listener: UnixListener, lookup: Lookup) {
+    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors: the next connection is not there before some are closed.
+                tracing::warn!(%error, "the broker cannot accept");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        let Ok(permit) = room.clone().try_acquire_owned() else {
+            // Closed without an answer, which the protocol allows for "refused".
+            continue;
+        };
+        let lookup = lookup.clone();
+        tokio::spawn(async move {
+            if tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, &lookup)).await.is_err() {
+                tracing::warn!("a request for a connection into a sandbox timed out");
+            }
+            drop(permit);
+        });
+    }
+}
+
+async fn answer(mut stream: UnixStream, lookup: &Lookup) {
+    let result = request(&mut stream, lookup).await;
+    if let Err(error) = &result {
+        tracing::debug!(%error, "no connection into a sandbox");
+    }
+    let (byte, fds): (&[u8], Vec<BorrowedFd<'_>>) = match &result {
+        Ok(socket) => (b"0", vec![socket.as_fd()]),
+        Err(_) => (b"1", Vec::new()),
+    };
+    // A data plane that has gone needs no answer.
+    let send = || fdmsg::send(&stream, byte, &fds, SendFlags::DONTWAIT);
+    let _ = stream.async_io(Interest::WRITABLE, send).await;
+}
+
+async fn request(stream: &mut UnixStream, lookup: &Lookup) -> io::Result<OwnedFd> {
+    let peer = stream.peer_cred()?.uid();
+    if peer != 0 && peer != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {peer}")));
+    }
+    let mut line = Vec::with_capacity(REQUEST_BYTES_MAX);
+    while !line.ends_with(b"\n") {
+        if line.len() == REQUEST_BYTES_MAX || stream.read_buf(&mut line).await? == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a request"));
+        }
+    }
+    let text = String::from_utf8_lossy(&line);
+    let sandbox: SandboxId = text.trim_end().parse().map_err(io::Error::other)?;
+    let gone = || io::Error::new(io::ErrorKind::NotFound, format!("{sandbox} does not listen"));
+    let supervisor = lookup(sandbox).ok_or_else(gone)?;
+    let (sender, receiver) = oneshot::channel();
+    supervisor.try_send(sender).map_err(|_| gone())?;
+    let (socket, address) = receiver.await.map_err(|_| gone())??;
+    connect(socket, address).await
+}
+
+/// Connects a non-blocking socket over the sandbox's own loopback interface.
+async fn connect(socket: OwnedFd, address: SocketAddr) -> io::Result<OwnedFd> {
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::INPROGRESS) => {
+            let waiting = sys::async_fd(socket, Interest::WRITABLE)?;
+            waiting.writable().await?.retain_ready();
+            let socket = waiting.into_inner();
+            rustix::net::sockopt::socket_error(&socket)??;
+            return Ok(socket);
+        }
+        Err(e) => return Err(e.into()),
+    }
+    Ok(socket)
+}

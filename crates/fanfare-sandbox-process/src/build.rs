@@ -1,0 +1,127 @@
+//! One-off processes that prepare something: installing dependencies, compiling a shim.
+//!
+//! Isolated like a sandbox, except that it may use the host's network and write one directory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::{FunctionId, StartFailure, StartFailureKind};
+
+use crate::cgroup::Limits;
+use crate::journal::Kind;
+use crate::launch::base_spec;
+use crate::launcher::protocol::{Bind, Network, Tmp};
+use crate::logs::{Log, Outputs};
+use crate::process::{Event, Process};
+use crate::revision::{failure, node_failure, text};
+use crate::root::OUT_DIR;
+use crate::shared::Shared;
+
+const LIMITS: Limits = Limits { memory_bytes: 2 << 30, cpu_milli: 0, pids: 256 };
+const TMP_BYTES: u64 = 1 << 30;
+
+/// What to run.
+#[derive(Debug)]
+pub(crate) struct Build {
+    /// For names: `deps`, `shim`.
+    pub(crate) what: &'static str,
+    /// Whose log its output goes to.
+    pub(crate) function: FunctionId,
+    pub(crate) uid: Option<u32>,
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<String>,
+    pub(crate) binds: Vec<Bind>,
+    pub(crate) network: Network,
+    /// The directory that becomes `/out`, made and owned by the build's user; removed again on failure.
+    pub(crate) out: PathBuf,
+    pub(crate) timeout: Duration,
+}
+
+impl Build {
+    /// Runs it to its end. `kind` is the failure when it does not end with status 0.
+    pub(crate) async fn run(
+        mut self,
+        shared: &Arc<Shared>,
+        kind: StartFailureKind,
+    ) -> Result<(), StartFailure> {
+        shared.open()?;
+        let name = shared.other_name(self.what);
+        let owner = shared.own(&name);
+        let cgroup = shared.make(&name, LIMITS, &[(Kind::File, self.out.clone())])?;
+        let log = Log::new(shared.outlets.logs.clone(), self.function, None);
+        let result = self.attempt(shared, &name, &cgroup, &log).await;
+        cgroup.kill();
+        let result = result.and_then(|ended| match ended {
+            Ended::Status(Some(0)) => Ok(()),
+            Ended::Status(_) if cgroup.oom_kills() > 0 => Err(failure(
+                kind,
+                format!("{}: killed, out of memory ({} MiB)", self.what, LIMITS.memory_bytes >> 20),
+            )),
+            Ended::Status(Some(status)) => {
+                let status =
+                    <std::process::ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw(status);
+                Err(failure(kind, format!("{}: {status}", self.what)))
+            }
+            Ended::Status(None) => Err(failure(kind, format!("{}: killed", self.what))),
+            Ended::Late => {
+                Err(failure(kind, format!("{}: not done after {} s", self.what, self.timeout.as_secs())))
+            }
+        });
+        if result.is_err() {
+            let out = std::mem::take(&mut self.out);
+            let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(out)).await;
+        }
+        shared.unmake(&name, &cgroup).await;
+        drop(owner);
+        result.map_err(|failure| StartFailure { log_tail: log.tail(), ..failure })
+    }
+
+    async fn attempt(
+        &mut self,
+        shared: &Arc<Shared>,
+        name: &str,
+        cgroup: &crate::cgroup::Cgroup,
+        log: &Log,
+    ) -> Result<Ended, StartFailure> {
+        std::fs::create_dir_all(&self.out).map_err(|e| node_failure("build directory", e))?;
+        if let Some(uid) = self.uid {
+            std::os::unix::fs::chown(&self.out, Some(uid), Some(uid))
+                .map_err(|e| node_failure("build directory", e))?;
+        }
+        let (mut outputs, stdout, stderr) = Outputs::open(log).map_err(|e| node_failure("pipes", e))?;
+        let mut spec = base_spec(name, self.uid);
+        spec.argv = std::mem::take(&mut self.argv);
+        spec.env = std::mem::take(&mut self.env);
+        spec.network = self.network;
+        spec.tmp = Tmp::Own { bytes: TMP_BYTES };
+        spec.binds = std::mem::take(&mut self.binds);
+        spec.binds.push(Bind { from: text(&self.out)?, to: OUT_DIR.to_owned(), writable: true });
+        let link = shared.links.get().map_err(|e| node_failure("launcher", e))?;
+        let started = Process::start(&link, spec, (stdout, stderr), Vec::new(), cgroup).await;
+        let mut process = started.map_err(|e| node_failure("launcher", e))?;
+        shared.journal.add_process(name, process.pid()).map_err(|e| node_failure("journal", e))?;
+        let ended = tokio::time::timeout(self.timeout, ended(&mut process)).await;
+        process.end(&mut outputs).await;
+        ended.unwrap_or(Ok(Ended::Late))
+    }
+}
+
+enum Ended {
+    Status(Option<i32>),
+    Late,
+}
+
+async fn ended(process: &mut Process) -> Result<Ended, StartFailure> {
+    let mut status = None;
+    loop {
+        match process.event().await {
+            Event::Exited(s) => status = Some(s),
+            Event::Ended => return Ok(Ended::Status(status)),
+            Event::SetupFailed { step, errno } => {
+                return Err(crate::launch::setup_failure(step, errno, "interpreter"));
+            }
+            Event::Running | Event::Notifications(_) | Event::Socket(_) => {}
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The unified hierarchy: one directory per sandbox, into which its first process is cloned.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{CPU_PERIOD_US, Limits};
+
+/// Where this process moves in a delegated cgroup.
+const LEAF: &str = "fanfare-daemon";
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+/// This instance's directory.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    base: PathBuf,
+    enabled: Vec<&'static str>,
+}
+
+impl Tree {
+    /// Makes our directory and turns the controllers on for its children: at the root of the hierarchy where that
+    /// may be written, else below the cgroup that this process is in (delegated to its user, or to a container).
+    /// Also returns what cannot be used and why.
+    pub(super) fn open(mount: &Path, below: &Path) -> io::Result<(Self, Vec<(&'static str, String)>)> {
+        match Tree::open_at(mount, below) {
+            Ok(opened) => Ok(opened),
+            Err(at_root) => {
+                let own = own_cgroup().ok_or(at_root)?;
+                let start = mount.join(own.trim_start_matches('/'));
+                // A cgroup with processes of its own cannot have controllers in its children: make room.
+                let leaf = start.join(LEAF);
+                fs::create_dir_all(&leaf)?;
+                fs::write(leaf.join("cgroup.procs"), "0")?;
+                Tree::open_at(&start, below)
+            }
+        }
+    }
+
+    fn open_at(start: &Path, below: &Path) -> io::Result<(Self, Vec<(&'static str, String)>)> {
+        let base = start.join(below);
+        fs::create_dir_all(&base)?;
+        let mut missing = Vec::new();
+        let mut enabled = Vec::new();
+        for controller in CONTROLLERS {
+            let on_the_way = base.ancestors().take_while(|dir| dir.starts_with(start)).collect::<Vec<_>>();
+            let turned_on = on_the_way.iter().rev().try_for_each(|dir| enable(dir, controller));
+            match turned_on {
+                Ok(()) => enabled.push(controller),
+                Err(e) => missing.push((controller, format!("cgroup v2: {e}"))),
+            }
+        }
+        if enabled.is_empty() {
+            let _ = fs::remove_dir(&base);
+            return Err(io::Error::other(missing.pop().map(|(_, why)| why).unwrap_or_default()));
+        }
+        Ok((Tree { base, enabled }, missing))
+    }
+
+    pub(super) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    pub(super) fn create(&self, name: &str, limits: Limits) -> io::Result<()> {
+        let dir = self.base.join(name);
+        fs::create_dir(&dir)?;
+        if self.enabled.contains(&"memory") {
+            fs::write(dir.join("memory.max"), limits.memory_bytes.to_string())?;
+            match fs::write(dir.join("memory.swap.max"), "0") {
+                Err(e)
+                    if e.kind() != io::ErrorKind::NotFound && e.kind() != io::ErrorKind::PermissionDenied =>
+                {
+                    return Err(e);
+                }
+                _ => {}
+            }
+        }
+        if self.enabled.contains(&"pids") {
+            fs::write(dir.join("pids.max"), limits.pids.to_string())?;
+        }
+        if self.enabled.contains(&"cpu") && limits.cpu_milli > 0 {
+            fs::write(dir.join("cpu.max"), format!("{} {CPU_PERIOD_US}", limits.quota_us()))?;
+        }
+        Ok(())
+    }
+}
+
+fn enable(dir: &Path, controller: &str) -> io::Result<()> {
+    fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"))
+}
+
+/// The cgroup in the unified hierarchy that this process was started in.
+pub(super) fn own_cgroup() -> Option<String> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(path.strip_suffix(LEAF).unwrap_or(path).to_owned())
+}

@@ -1,0 +1,160 @@
+//! Dependencies of Python handlers: a `requirements.txt` beside the handler, installed once per content.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_types::{StartFailure, StartFailureKind};
+
+use crate::build::Build;
+use crate::launcher::protocol::{Bind, Network};
+use crate::revision::{Revision, failure, node_failure, text};
+use crate::root::{FUNCTION_DIR, OUT_DIR, WHEELS_DIR};
+use crate::shared::Shared;
+use crate::shims::{interpreter_key, short_hash};
+
+/// Name of the list of requirements.
+pub(crate) const REQUIREMENTS: &str = "requirements.txt";
+/// Bytes of the list.
+const REQUIREMENTS_BYTES_MAX: u64 = 1 << 20;
+/// How long an installation may take.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Where the dependencies of the code in `code` are, installing them if need be; `None` when it has none.
+pub(crate) async fn python(
+    shared: &Arc<Shared>,
+    revision: &Revision,
+    code: &Path,
+) -> Result<Option<PathBuf>, StartFailure> {
+    let file = code.join(REQUIREMENTS);
+    let list = match fs::metadata(&file) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Ok(meta) if meta.len() > REQUIREMENTS_BYTES_MAX => {
+            let detail =
+                format!("{REQUIREMENTS} has {} bytes; the limit is {REQUIREMENTS_BYTES_MAX}", meta.len());
+            return Err(failure(StartFailureKind::DependenciesFailed, detail));
+        }
+        _ => fs::read(&file).map_err(|e| node_failure(REQUIREMENTS, e))?,
+    };
+    let interpreter = interpreter_key(&shared.options.python).map_err(|e| node_failure("interpreter", e))?;
+    let dir = shared.options.data_dir.join("deps");
+    let installed = dir.join(short_hash(&[&list, interpreter.as_bytes()]));
+    if installed.is_dir() {
+        return Ok(Some(installed));
+    }
+    fs::create_dir_all(&dir).map_err(|e| node_failure("dependencies", e))?;
+    let out = dir.join(format!(".{}-{}", shared.other_name("install"), std::process::id()));
+    install(shared, revision, code, out.clone()).await?;
+    // Others, whose user differs, read it.
+    let published = fs::set_permissions(&out, fs::Permissions::from_mode(0o755))
+        .and_then(|()| fs::rename(&out, &installed));
+    if let Err(error) = published {
+        let _ = fs::remove_dir_all(&out);
+        // Someone else was faster with the same list.
+        if !installed.is_dir() {
+            return Err(node_failure("dependencies", error));
+        }
+    }
+    Ok(Some(installed))
+}
+
+async fn install(
+    shared: &Arc<Shared>,
+    revision: &Revision,
+    code: &Path,
+    out: PathBuf,
+) -> Result<(), StartFailure> {
+    let python = text(&shared.options.python)?;
+    let argv = [
+        &python,
+        "-s",
+        "-m",
+        "pip",
+        "install",
+        "--no-input",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        "--no-warn-script-location",
+        "--target",
+        OUT_DIR,
+        "--requirement",
+        REQUIREMENTS,
+    ];
+    let mut binds = vec![Bind { from: text(code)?, to: FUNCTION_DIR.to_owned(), writable: false }];
+    for name in ["/etc/resolv.conf", "/etc/hosts"] {
+        // The target of a link, so that what is bound is a file.
+        if let Ok(real) = Path::new(name).canonicalize() {
+            binds.push(Bind { from: text(&real)?, to: name.to_owned(), writable: false });
+        }
+    }
+    let (env, wheels) = pip_environment(std::env::vars());
+    if let Some(wheels) = wheels {
+        binds.push(Bind { from: wheels, to: WHEELS_DIR.to_owned(), writable: false });
+    }
+    let build = Build {
+        what: "deps",
+        function: revision.spec.id.function,
+        uid: revision.uid,
+        argv: argv.iter().map(|s| (*s).to_owned()).collect(),
+        env,
+        binds,
+        network: Network::Host,
+        out,
+        timeout: INSTALL_TIMEOUT,
+    };
+    build.run(shared, StartFailureKind::DependenciesFailed).await
+}
+
+/// pip's environment: what the daemon's own says about pip and proxies. A local directory of packages is returned to
+/// be bound, and named by its place inside.
+fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>, Option<String>) {
+    let mut env = vec![
+        "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
+        "HOME=/tmp".to_owned(),
+        "TMPDIR=/tmp".to_owned(),
+        "LANG=C.UTF-8".to_owned(),
+    ];
+    let mut wheels = None;
+    for (name, value) in vars {
+        let proxy = matches!(name.to_ascii_lowercase().as_str(), "http_proxy" | "https_proxy" | "no_proxy");
+        if name == "PIP_FIND_LINKS" && !value.contains("://") {
+            // A local path means nothing inside, unless it is shown there.
+            if Path::new(&value).is_dir() {
+                wheels = Some(value);
+                env.push(format!("{name}={WHEELS_DIR}"));
+            }
+        } else if name.starts_with("PIP_") || proxy {
+            env.push(format!("{name}={value}"));
+        }
+    }
+    (env, wheels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pip_gets_what_concerns_it_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let local = dir.path().to_str().unwrap();
+        let vars = [
+            ("PIP_INDEX_URL", "https://index"),
+            ("AWS_SECRET_ACCESS_KEY", "canary"),
+            ("https_proxy", "http://proxy"),
+            ("PIP_FIND_LINKS", local),
+        ];
+        let (env, wheels) = pip_environment(vars.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        assert!(env.contains(&"PIP_INDEX_URL=https://index".to_owned()));
+        assert!(env.contains(&"https_proxy=http://proxy".to_owned()));
+        assert!(env.contains(&format!("PIP_FIND_LINKS={WHEELS_DIR}")));
+        assert!(!env.iter().any(|e| e.contains("canary")));
+        assert_eq!(wheels.as_deref(), Some(local));
+        let (env, wheels) =
+            pip_environment([("PIP_FIND_LINKS".to_owned(), "/no/such/dir".to_owned())].into_iter());
+        assert!(wheels.is_none() && !env.iter().any(|e| e.starts_with("PIP_")));
+    }
+}

@@ -1,0 +1,111 @@
+//! Packets that carry descriptors, over `SOCK_SEQPACKET` and stream unix sockets.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+/// Descriptors in one packet.
+pub(crate) const FDS_MAX: usize = 16;
+
+/// A packet as received.
+#[derive(Debug, Default)]
+pub(crate) struct Packet {
+    /// Bytes written to the caller's buffer; 0 is the end of the stream.
+    pub(crate) len: usize,
+    /// Descriptors that came along.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Sender's process id in this process's namespace, where the socket passes credentials.
+    pub(crate) pid: Option<i32>,
+}
+
+/// A connected pair of sockets that keep packets apart, closed on exec.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends one packet.
+pub(crate) fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    if fds.len() > FDS_MAX {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    let sent = loop {
+        match rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    match sent == bytes.len() {
+        true => Ok(()),
+        false => Err(io::Error::from(io::ErrorKind::WriteZero)),
+    }
+}
+
+/// Receives one packet. A packet larger than `buffer`, or with more descriptors than [`FDS_MAX`], is an error.
+pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Packet> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX), ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let message = loop {
+        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let mut packet = Packet { len: message.bytes, ..Packet::default() };
+    for part in control.drain() {
+        match part {
+            RecvAncillaryMessage::ScmRights(fds) => packet.fds.extend(fds),
+            RecvAncillaryMessage::ScmCredentials(credentials) => {
+                packet.pid = Some(credentials.pid.as_raw_nonzero().get());
+            }
+            _ => {}
+        }
+    }
+    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "packet exceeds its limit"));
+    }
+    Ok(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_travel_and_oversized_packets_are_refused() {
+        let (a, b) = pair().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        send(&a, b"x", &[write.as_fd()], SendFlags::empty()).unwrap();
+        drop(write);
+        let mut buffer = [0; 4];
+        let packet = receive(&b, &mut buffer, RecvFlags::empty()).unwrap();
+        assert_eq!((packet.len, packet.fds.len(), packet.pid), (1, 1, None));
+        rustix::io::write(&packet.fds[0], b"yes").unwrap();
+        drop(packet);
+        assert_eq!(rustix::io::read(&read, &mut buffer).unwrap(), 3);
+
+        send(&a, b"12345", &[], SendFlags::empty()).unwrap();
+        assert_eq!(
+            receive(&b, &mut buffer, RecvFlags::empty()).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+        drop(a);
+        assert_eq!(receive(&b, &mut buffer, RecvFlags::empty()).unwrap().len, 0);
+    }
+}

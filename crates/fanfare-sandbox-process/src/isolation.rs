@@ -1,0 +1,85 @@
+//! What is enforced on this machine, and what is not and why.
+
+use std::fmt;
+
+use crate::cgroup::{CgroupVersion, Cgroups};
+use crate::launcher::protocol::Powers;
+
+/// One promise of isolation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mechanism {
+    /// What it is.
+    pub name: &'static str,
+    /// Whether it is enforced.
+    pub enforced: bool,
+    /// How, or why not.
+    pub detail: String,
+}
+
+/// What isolates the sandboxes of a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Isolation {
+    /// Whether the daemon is root.
+    pub root: bool,
+    /// Which cgroup hierarchies hold the controllers.
+    pub cgroups: CgroupVersion,
+    /// Each promise.
+    pub mechanisms: Vec<Mechanism>,
+}
+
+impl Isolation {
+    /// The report for a started runtime.
+    pub(crate) fn new(root: bool, cgroups: &Cgroups, powers: &Powers) -> Self {
+        let on = |name, detail: &str| Mechanism { name, enforced: true, detail: detail.to_owned() };
+        let mut mechanisms = vec![
+            on("namespaces", "mount, process, IPC, host name and network, each of its own"),
+            on(
+                "root directory",
+                &match &powers.devices_bound {
+                    None => "read-only, synthetic /etc, own device nodes".to_owned(),
+                    Some(why) => format!("read-only, synthetic /etc, the host's device nodes ({why})"),
+                },
+            ),
+            on("temporary directory", "in memory, with a size limit, not shared"),
+            on("network", "a loopback interface only"),
+            on("capabilities", "none, none to gain, no new privileges"),
+            on("system calls", "an allow-list; others fail with EPERM"),
+            match root {
+                true => on("user", "an unprivileged user per revision"),
+                false => Mechanism {
+                    name: "user",
+                    enforced: false,
+                    detail: "all sandboxes run as the daemon's user: a user per revision needs root"
+                        .to_owned(),
+                },
+            },
+        ];
+        for (name, controller, what) in [
+            ("memory limit", "memory", "per sandbox"),
+            ("process limit", "pids", "per sandbox"),
+            ("CPU limit", "cpu", "per sandbox, where the function sets one"),
+        ] {
+            mechanisms.push(match cgroups.why_missing(controller) {
+                None => Mechanism {
+                    name,
+                    enforced: true,
+                    detail: format!("{what}, by cgroup {}", cgroups.version()),
+                },
+                Some(why) => {
+                    Mechanism { name, enforced: false, detail: format!("{controller} controller: {why}") }
+                }
+            });
+        }
+        Isolation { root, cgroups: cgroups.version(), mechanisms }
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "user: {}, cgroups: {}", if self.root { "root" } else { "ordinary" }, self.cgroups)?;
+        for m in &self.mechanisms {
+            writeln!(f, "{} {}: {}", if m.enforced { "on " } else { "OFF" }, m.name, m.detail)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! From a sandbox with its cgroup and listener to one that is ready.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fanfare_types::{StartFailure, StartFailureKind};
+use tokio::sync::oneshot;
+
+use crate::body::{Body, Forked};
+use crate::cgroup::Cgroup;
+use crate::gate::{Gate, GateWord};
+use crate::launcher::protocol::{CgroupJoin, Network, SpawnSpec, Step, Tmp, TmpMount, Watch};
+use crate::notify::{self, Expect, Reached};
+use crate::process::{Event, Process};
+use crate::revision::{
+    GATE_FD, LISTENER_FD, Language, PORT, Prepared, Revision, Serving, failure, node_failure,
+};
+use crate::root::FUNCTION_DIR;
+use crate::shared::Shared;
+use crate::zygote::{Template, Zygote};
+
+/// Open files of one sandbox process.
+pub(crate) const NOFILE: u64 = 16_384;
+/// Sandboxes are what a machine without memory should kill first.
+pub(crate) const OOM_SCORE_ADJ: i32 = 500;
+
+/// What is needed to start one sandbox.
+pub(crate) struct Launch<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) name: &'a str,
+    pub(crate) revision: &'a Arc<Revision>,
+    pub(crate) prepared: &'a Arc<Prepared>,
+    pub(crate) cgroup: &'a Cgroup,
+    pub(crate) listener: Option<UnixListener>,
+    pub(crate) outputs: (OwnedFd, OwnedFd),
+    /// Whether a program with an inherited listener is watched until it reaches it.
+    pub(crate) prove: bool,
+}
+
+/// What the start of a cloned sandbox is followed by.
+#[derive(Debug)]
+pub(crate) struct Cloned {
+    gate: Option<Gate>,
+    expect: Option<Expect>,
+    /// Ready as soon as it runs.
+    ready_when_running: bool,
+    what: &'static str,
+}
+
+/// A ready sandbox.
+#[derive(Debug)]
+pub(crate) struct Up {
+    /// When the program was executed, if that is seen.
+    pub(crate) running: Option<Instant>,
+    /// Where it listens in its own network namespace.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// Why a sandbox did not become ready.
+#[derive(Debug)]
+pub(crate) enum NotReady {
+    /// It ended, with this wait status if it is known.
+    Ended(Option<i32>),
+    /// Something else.
+    Failed(StartFailure),
+}
+
+/// A spawn request with what all sandbox processes have in common.
+pub(crate) fn base_spec(name: &str, uid: Option<u32>) -> SpawnSpec {
+    SpawnSpec {
+        name: name.to_owned(),
+        uid,
+        argv: Vec::new(),
+        env: Vec::new(),
+        cwd: FUNCTION_DIR.to_owned(),
+        fds: Vec::new(),
+        cgroup: CgroupJoin::None,
+        network: Network::Loopback,
+        binds: Vec::new(),
+        tmp: Tmp::Own { bytes: 0 },
+        watch: Watch::Nothing,
+        nofile: NOFILE,
+        oom_score_adj: OOM_SCORE_ADJ,
+    }
+}
+
+/// Has the sandbox's body made, in `slot` from the moment there is something to release.
+pub(crate) async fn launch(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, StartFailure> {
+    if launch.prepared.serving == Serving::Shim(Language::Python) {
+        match launch.revision.zygotes.get(launch.shared, launch.revision, launch.prepared).await? {
+            Template::Zygote(zygote) => return fork(launch, &zygote, slot).await,
+            Template::Fresh => {}
+        }
+    }
+    spawn(launch, slot).await
+}
+
+async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, StartFailure> {
+    let Launch { shared, name, revision, prepared, cgroup, listener, outputs, prove } = launch;
+    let io = |what: &'static str| move |e: std::io::Error| node_failure(what, e);
+    let mut spec = base_spec(name, revision.uid);
+    spec.argv = prepared.argv.clone();
+    spec.env = prepared.env(Some(name));
+    spec.binds = prepared.binds.clone();
+    spec.tmp = Tmp::Own { bytes: revision.spec.sizing.tmp_limit_bytes };
+    let mut cloned = Cloned { gate: None, expect: None, ready_when_running: false, what: "program" };
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    if let Some(listener) = listener {
+        if prove && prepared.serving == Serving::Listener {
+            cloned.expect = Some(Expect::Accept(
+                rustix::fs::fstat(&listener).map_err(|e| node_failure("listener", e))?.st_ino,
+            ));
+        }
+        spec.fds.push(LISTENER_FD);
+        fds.push(listener.into());
+    }
+    match prepared.serving {
+        Serving::Listener => {
+            spec.watch = if prove { Watch::Accept } else { Watch::Nothing };
+            cloned.ready_when_running = !prove;
+        }
+        Serving::Port => {
+            spec.watch = Watch::Listen;
+            cloned.expect = Some(Expect::Port(PORT));
+        }
+        Serving::Shim(language) => {
+            if language == Language::Python {
+                spec.argv.push("serve".into());
+            }
+            let (gate, theirs) = Gate::new().map_err(io("gate"))?;
+            gate.go().map_err(io("gate"))?;
+            spec.fds.push(GATE_FD);
+            fds.push(theirs);
+            cloned.gate = Some(gate);
+            cloned.what = "interpreter";
+        }
+    }
+    let link = shared.links.get().map_err(io("launcher"))?;
+    let process = Process::start(&link, spec, outputs, fds, cgroup).await.map_err(io("launcher"))?;
+    shared.journal.add_process(name, process.pid()).map_err(io("journal"))?;
+    *slot = Some(Body::Own(process));
+    Ok(cloned)
+}
+
+async fn fork(
+    launch: Launch<'_>,
+    zygote: &Arc<Zygote>,
+    slot: &mut Option<Body>,
+) -> Result<Cloned, StartFailure> {
+    let Launch { shared, name, revision, cgroup, listener, outputs, .. } = launch;
+    let io = |what: &'static str| move |e: std::io::Error| node_failure(what, e);
+    let listener = listener.ok_or_else(|| node_failure("fork", "no listener"))?;
+    let tmp = zygote.tmp_path(name);
+    let link = zygote.link();
+    *slot = Some(Body::Forked(Forked::new(link.clone(), tmp.clone())));
+    let mount =
+        TmpMount { path: tmp, bytes: revision.spec.sizing.tmp_limit_bytes, uid: revision.uid, shared: false };
+    link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
+    let (gate, theirs) = Gate::new().map_err(io("gate"))?;
+    let fds = vec![listener.into(), outputs.0, outputs.1, theirs];
+    let status = zygote.fork(name, revision.spec.sizing.handler_processes, fds).await?;
+    let pid = match gate.word().await.map_err(io("gate"))? {
+        Some((GateWord::Hello, Some(pid))) if pid > 0 => pid,
+        other => return Err(node_failure("zygote's child", format!("said {other:?} in place of hello"))),
+    };
+    let number =
+        rustix::process::Pid::from_raw(pid).ok_or_else(|| node_failure("zygote's child", "no pid"))?;
+    let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty());
+    let pidfd = pidfd.map_err(|e| node_failure("zygote's child", e))?;
+    if let Some(Body::Forked(forked)) = slot {
+        forked.born(pid, pidfd, status).map_err(io("zygote's child"))?;
+    }
+    shared.journal.add_process(name, pid).map_err(io("journal"))?;
+    cgroup.adopt(pid).map_err(io("cgroup"))?;
+    gate.go().map_err(io("gate"))?;
+    Ok(Cloned { gate: Some(gate), expect: None, ready_when_running: false, what: "interpreter" })
+}
+
+/// Waits until a cloned sandbox is ready.
+pub(crate) async fn ready(body: &mut Body, cloned: Cloned) -> Result<Up, NotReady> {
+    let mut up = Up { running: None, address: None };
+    let mut status = None;
+    let (reached_sender, mut reached) = oneshot::channel();
+    let mut reached_sender = Some(reached_sender);
+    let mut watching = true;
+    let mut gate = cloned.gate.as_ref();
+    loop {
+        tokio::select! {
+            event = body.event() => match event {
+                Event::Running => {
+                    up.running = Some(Instant::now());
+                    if cloned.ready_when_running {
+                        return Ok(up);
+                    }
+                }
+                Event::Notifications(fd) => {
+                    if let (Some(expect), Some(sender)) = (cloned.expect, reached_sender.take()) {
+                        tokio::spawn(notify::watch(fd, expect, sender));
+                    }
+                }
+                Event::SetupFailed { step, errno } => {
+                    return Err(NotReady::Failed(setup_failure(step, errno, cloned.what)));
+                }
+                Event::Exited(s) => status = Some(s),
+                Event::Ended => return Err(NotReady::Ended(status)),
+                Event::Socket(_) => {}
+            },
+            how = &mut reached, if watching => match how {
+                Ok(Reached::Tcp(address)) => return Ok(Up { address: Some(address), ..up }),
+                Ok(Reached::Listener) => return Ok(up),
+                // It has ended, of which the body tells more.
+                Err(_) => watching = false,
+            },
+            word = next_word(gate) => match word {
+                Ok(Some((GateWord::Ready, _))) => return Ok(up),
+                Ok(Some((GateWord::Failed(why), _))) => return Err(NotReady::Failed(why.into_failure())),
+                Ok(Some((GateWord::Hello, _))) => {}
+                // It has ended, of which the body tells more.
+                Ok(None) => gate = None,
+                Err(error) => return Err(NotReady::Failed(node_failure("gate", error))),
+            },
+        }
+    }
+}
+
+async fn next_word(gate: Option<&Gate>) -> std::io::Result<Option<(GateWord, Option<i32>)>> {
+    match gate {
+        Some(gate) => gate.word().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a failed step means to the function's owner.
+pub(crate) fn setup_failure(step: Step, errno: i32, what: &str) -> StartFailure {
+    let error = std::io::Error::from_raw_os_error(errno);
+    let (kind, detail) = match (step, errno) {
+        (Step::Exec, libc::ENOENT) if what == "interpreter" => {
+            (StartFailureKind::InterpreterMissing, "the interpreter is not visible to sandboxes".to_owned())
+        }
+        (Step::Exec, libc::ENOENT) => (
+            StartFailureKind::InterpreterMissing,
+            "the program names an interpreter (its first line, or its ELF loader) that is not there"
+                .to_owned(),
+        ),
+        (Step::Exec, libc::EACCES) => {
+            (StartFailureKind::HandlerNotFound, format!("the {what} is not executable by sandboxes"))
+        }
+        (Step::Exec, libc::ENOEXEC) => (
+            StartFailureKind::HandlerNotFound,
+            "the program is neither a binary for this machine nor a script with a `#!` line".to_owned(),
+        ),
+        _ => (StartFailureKind::Node, format!("{}: {error}", step.describe())),
+    };
+    failure(kind, detail)
+}

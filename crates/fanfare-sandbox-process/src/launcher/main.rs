@@ -1,0 +1,241 @@
+//! The launcher's life: set up, then one request at a time.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::WaitOptions;
+use rustix::thread::LinkNameSpaceType;
+
+use crate::launcher::netns::NetnsPool;
+use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, TmpMount};
+use crate::launcher::spawn;
+use crate::seccomp::Filters;
+use crate::sys::{self, SingleThreaded};
+use crate::{recover, root};
+
+/// Kinds of mount that a sandbox never needs to copy; the fewer, the faster it starts. Only the launcher's own view
+/// changes.
+const UNNEEDED_MOUNTS: [&str; 2] = ["/sys", "/dev/pts"];
+
+/// Runs as the launcher until the daemon's socket, which is standard input, ends. A program that uses
+/// [`crate::ProcessRuntime`] calls this as the first thing in `main` when its first argument is
+/// [`crate::LAUNCHER_ARGUMENT`].
+pub fn launcher_main() -> ! {
+    let status = match run() {
+        Ok(()) => 0,
+        Err(error) => {
+            // The daemon has been told; this is for the one who starts it by hand.
+            let _ = rustix::io::write(rustix::stdio::stderr(), format!("launcher: {error}\n").as_bytes());
+            1
+        }
+    };
+    sys::exit_now(status)
+}
+
+fn run() -> io::Result<()> {
+    let proof = SingleThreaded::check()?;
+    let socket = sys::inherited(0)?;
+    let mut buffer = vec![0; PACKET_BYTES_MAX];
+    let Some((Request::Hello(config), lock)) = protocol::receive(&socket, &mut buffer, RecvFlags::empty())?
+    else {
+        return Err(io::Error::other("standard input is not a daemon's socket"));
+    };
+    match Launcher::start(proof, &config) {
+        Ok((mut launcher, powers)) => {
+            protocol::send(&socket, &Reply::Ready(powers), &[], SendFlags::empty())?;
+            let served = launcher.serve(&socket, &mut buffer);
+            launcher.finish();
+            drop(lock);
+            served
+        }
+        Err(error) => {
+            let why = error.to_string();
+            protocol::send(&socket, &Reply::Unable { why }, &[], SendFlags::empty())?;
+            Err(error)
+        }
+    }
+}
+
+struct Launcher {
+    proof: SingleThreaded,
+    run_dir: PathBuf,
+    root: PathBuf,
+    pool: NetnsPool,
+    filters: Filters,
+    children: OwnedFd,
+    /// The mount namespace that the launcher was started in; `None` where it may not go back.
+    host_mounts: Option<OwnedFd>,
+    /// pidfds of what runs, by pid.
+    running: std::collections::BTreeMap<i32, OwnedFd>,
+}
+
+impl Launcher {
+    fn start(proof: SingleThreaded, config: &Config) -> io::Result<(Self, Powers)> {
+        rustix::process::setsid()?;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        let children = sys::launcher_signals()?;
+        if config.user_namespace {
+            enter_user_namespace(&proof)?;
+        }
+        drop_bounding_set()?;
+        rustix::thread::set_no_new_privs(true)?;
+        let host_mounts = match config.user_namespace {
+            true => None,
+            false => Some(std::fs::File::open("/proc/self/ns/mnt")?.into()),
+        };
+        sys::unshare(&proof, libc::CLONE_NEWNS)?;
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        rustix::mount::mount_change("/", private)?;
+        if !config.user_namespace {
+            for path in UNNEEDED_MOUNTS {
+                // Not mounted is as good.
+                let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
+            }
+        }
+        let run_dir = PathBuf::from(&config.run_dir);
+        let root = run_dir.join("root");
+        let powers = root::build(&root)?;
+        let launcher = Launcher {
+            pool: NetnsPool::new(config.netns_pool)?,
+            filters: Filters::new().map_err(io::Error::other)?,
+            proof,
+            run_dir,
+            root,
+            children,
+            host_mounts,
+            running: std::collections::BTreeMap::new(),
+        };
+        Ok((launcher, powers))
+    }
+
+    /// Until the daemon's end of the socket is closed.
+    fn serve(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        loop {
+            let idle = self.pool.wants_more().then_some(&now);
+            let mut poll = [PollFd::new(socket, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
+            match rustix::event::poll(&mut poll, idle) {
+                Ok(0) => {
+                    self.pool.add(&self.proof)?;
+                    continue;
+                }
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            let (ready, ended) = (!poll[0].revents().is_empty(), !poll[1].revents().is_empty());
+            if ended {
+                self.reap();
+            }
+            if ready {
+                match protocol::receive::<Request>(socket, buffer, RecvFlags::empty())? {
+                    Some((request, fds)) => self.handle(socket, request, fds)?,
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, socket: &OwnedFd, request: Request, fds: Vec<OwnedFd>) -> io::Result<()> {
+        let failed = |seq, step: &str, e: &io::Error| Reply::Failed {
+            seq,
+            step: format!("{step}: {e}"),
+            errno: e.raw_os_error().unwrap_or(0),
+        };
+        let reply = match request {
+            Request::Hello(_) => return Err(io::Error::other("a second greeting")),
+            Request::Spawn { seq, spec } => {
+                match spawn::spawn(&self.proof, &self.root, &mut self.pool, &self.filters, *spec, fds) {
+                    Ok((pid, pidfd)) => {
+                        let reply = Reply::Spawned { seq, pid };
+                        let sent = protocol::send(socket, &reply, &[pidfd.as_fd()], SendFlags::empty());
+                        self.running.insert(pid, pidfd);
+                        return sent;
+                    }
+                    Err((step, e)) => failed(seq, step, &e),
+                }
+            }
+            Request::MountTmp { seq, mount } => match self.mount_tmp(&mount) {
+                Ok(()) => Reply::Done { seq },
+                Err(e) => failed(seq, "mounting a temporary directory", &e),
+            },
+            Request::UnmountTmp { seq, path } => match self.unmount_tmp(Path::new(&path)) {
+                Ok(()) => Reply::Done { seq },
+                Err(e) => failed(seq, "unmounting a temporary directory", &e),
+            },
+        };
+        protocol::send(socket, &reply, &[], SendFlags::empty())
+    }
+
+    fn mount_tmp(&self, mount: &TmpMount) -> io::Result<()> {
+        let path = Path::new(&mount.path);
+        std::fs::create_dir_all(path)?;
+        root::mount_tmp(path, mount.bytes, mount.uid)?;
+        let propagation =
+            if mount.shared { MountPropagationFlags::SHARED } else { MountPropagationFlags::PRIVATE };
+        rustix::mount::mount_change(path, propagation)?;
+        Ok(())
+    }
+
+    fn unmount_tmp(&self, path: &Path) -> io::Result<()> {
+        rustix::mount::unmount(path, UnmountFlags::DETACH)?;
+        std::fs::remove_dir(path)
+    }
+
+    fn reap(&mut self) {
+        let mut pending = [0; 128];
+        let _ = rustix::io::read(&self.children, &mut pending);
+        while let Ok(Some((pid, _))) = rustix::process::wait(WaitOptions::NOHANG) {
+            self.running.remove(&pid.as_raw_nonzero().get());
+        }
+    }
+
+    /// Ends everything that was started and removes what it owned.
+    fn finish(&mut self) {
+        for pidfd in self.running.values() {
+            let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+        }
+        while !self.running.is_empty() {
+            match rustix::process::wait(WaitOptions::empty()) {
+                Ok(Some((pid, _))) => {
+                    self.running.remove(&pid.as_raw_nonzero().get());
+                }
+                Ok(None) | Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        // The template's mounts end with this namespace; the host's own view has the cgroups.
+        if let Some(host) = self.host_mounts.take() {
+            let kind = Some(LinkNameSpaceType::Mount);
+            let _ = rustix::thread::move_into_link_name_space(host.as_fd(), kind);
+        }
+        recover::sweep(&self.run_dir);
+    }
+}
+
+/// Becomes an ordinary user with all capabilities inside a namespace of its own.
+fn enter_user_namespace(proof: &SingleThreaded) -> io::Result<()> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    sys::unshare(proof, libc::CLONE_NEWUSER)?;
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+}
+
+/// Nothing that the launcher starts can ever gain a capability.
+fn drop_bounding_set() -> io::Result<()> {
+    for capability in 0..64 {
+        match sys::drop_bounding_capability(capability) {
+            Ok(()) => {}
+            // Beyond the last one that this kernel knows.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

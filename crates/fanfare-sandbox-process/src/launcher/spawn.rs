@@ -1,0 +1,63 @@
+//! Starting one sandbox: from a request with descriptors to a process in its namespaces.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use crate::launcher::init::{self, Plan};
+use crate::launcher::netns::NetnsPool;
+use crate::launcher::protocol::{CgroupJoin, Network, SpawnSpec};
+use crate::seccomp;
+use crate::sys::{self, Exec, Forked, SingleThreaded};
+
+/// Starts a sandbox; returns its pid here and its pidfd. Setting up goes on in the sandbox itself, which reports to
+/// the daemon.
+pub(crate) fn spawn(
+    proof: &SingleThreaded,
+    root: &Path,
+    pool: &mut NetnsPool,
+    filters: &seccomp::Filters,
+    spec: SpawnSpec,
+    fds: Vec<OwnedFd>,
+) -> Result<(i32, OwnedFd), (&'static str, io::Error)> {
+    let exec = Exec::new(&spec.argv, &spec.env).map_err(|e| ("reading the command", e))?;
+    let netns = match spec.network {
+        Network::Loopback => Some(pool.take(proof).map_err(|e| ("making a network namespace", e))?),
+        Network::Host => None,
+    };
+    let filter = filters.get(spec.watch).to_vec();
+    let (plan, cgroup) = arrange(spec, fds, exec, netns, filter)
+        .ok_or(("reading the request", io::Error::from_raw_os_error(libc::EBADMSG)))?;
+    let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    match sys::fork(proof, namespaces, cgroup.as_ref().map(AsFd::as_fd)) {
+        Ok(Forked::Child) => init::run(plan, root),
+        Ok(Forked::Parent { pid, pidfd }) => Ok((pid, pidfd)),
+        Err(e) => Err(("cloning", e)),
+    }
+}
+
+/// Gives each descriptor its place; `None` when there are not exactly as many as the request says.
+fn arrange(
+    spec: SpawnSpec,
+    fds: Vec<OwnedFd>,
+    exec: Exec,
+    netns: Option<OwnedFd>,
+    filter: Vec<sys::BpfInstruction>,
+) -> Option<(Plan, Option<OwnedFd>)> {
+    let mut fds = fds.into_iter();
+    let (control, stdout, stderr) = (fds.next()?, fds.next()?, fds.next()?);
+    let own: Vec<_> = fds.by_ref().take(spec.fds.len()).collect();
+    let (cgroup_tasks, cgroup) = match spec.cgroup {
+        CgroupJoin::None => (Vec::new(), None),
+        CgroupJoin::V1(n) => (fds.by_ref().take(n).collect(), None),
+        CgroupJoin::V2 => (Vec::new(), Some(fds.next()?)),
+    };
+    let complete = match spec.cgroup {
+        CgroupJoin::V1(n) => cgroup_tasks.len() == n,
+        CgroupJoin::None | CgroupJoin::V2 => true,
+    };
+    if own.len() != spec.fds.len() || !complete || fds.next().is_some() {
+        return None;
+    }
+    Some((Plan { spec, exec, control, stdout, stderr, fds: own, cgroup_tasks, netns, filter }, cgroup))
+}

@@ -1,0 +1,246 @@
+//! The daemon's side of the conversation with its launcher.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::process::Child;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::fdmsg;
+use crate::launcher::protocol::{
+    self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, SpawnSpec, TmpMount,
+};
+use crate::options::LauncherCommand;
+use crate::sys;
+
+/// How long a launcher may take to get ready.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// First pause before a launcher that died is replaced; doubles to the maximum.
+const RESTART_MIN: Duration = Duration::from_millis(50);
+const RESTART_MAX: Duration = Duration::from_secs(5);
+
+type Answer = (Reply, Vec<OwnedFd>);
+
+/// A running launcher.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: AsyncFd<OwnedFd>,
+    /// `None` once the launcher has ended.
+    pending: Mutex<Option<BTreeMap<u64, oneshot::Sender<Answer>>>>,
+    next: AtomicU64,
+}
+
+/// What is needed to start a launcher.
+#[derive(Debug)]
+pub(crate) struct LinkOptions {
+    pub(crate) command: LauncherCommand,
+    pub(crate) config: Config,
+    /// Shared with the launcher, which goes on holding it while it cleans up after a daemon that was killed.
+    pub(crate) lock: OwnedFd,
+}
+
+/// The current launcher, for as long as there is one; replaced when it dies.
+#[derive(Debug)]
+pub(crate) struct Links {
+    current: watch::Receiver<Option<Arc<Link>>>,
+    close: Arc<Notify>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Links {
+    /// Starts a launcher and a task that keeps one running while `Links` exist.
+    pub(crate) async fn start(options: LinkOptions) -> io::Result<(Self, Powers)> {
+        let (link, child, powers) = Link::start(&options).await?;
+        let link = Arc::new(link);
+        let (sender, receiver) = watch::channel(Some(link.clone()));
+        let close = Arc::new(Notify::new());
+        let keeper = Mutex::new(Some(tokio::spawn(keep(options, link, child, sender, close.clone()))));
+        Ok((Links { current: receiver, close, keeper }, powers))
+    }
+
+    /// Ends the launcher and waits until it has cleaned up.
+    pub(crate) async fn close(&self) {
+        self.close.notify_one();
+        let keeper = self.keeper.lock().take();
+        if let Some(keeper) = keeper {
+            let _ = keeper.await;
+        }
+    }
+
+    /// The launcher.
+    pub(crate) fn get(&self) -> io::Result<Arc<Link>> {
+        self.current
+            .borrow()
+            .clone()
+            .ok_or_else(|| io::Error::other("the launcher has ended and is being replaced"))
+    }
+}
+
+/// Reads answers; replaces the launcher when it has ended.
+async fn keep(
+    options: LinkOptions,
+    mut link: Arc<Link>,
+    mut child: Child,
+    current: watch::Sender<Option<Arc<Link>>>,
+    close: Arc<Notify>,
+) {
+    loop {
+        let closed = tokio::select! {
+            () = link.read() => false,
+            () = current.closed() => true,
+            () = close.notified() => true,
+        };
+        current.send_replace(None);
+        link.pending.lock().take();
+        // Others may still hold the link.
+        let _ = rustix::net::shutdown(link.socket.get_ref(), rustix::net::Shutdown::Both);
+        drop(link);
+        // It ends with its socket, once all it started has ended.
+        let status = child.wait().await;
+        if closed {
+            return;
+        }
+        tracing::error!(?status, "the launcher has ended, and with it all sandboxes");
+        let mut pause = RESTART_MIN;
+        (link, child) = loop {
+            match Link::start(&options).await {
+                Ok((link, child, _)) => break (Arc::new(link), child),
+                Err(error) => tracing::error!(%error, "the launcher cannot be started"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RESTART_MAX);
+            if current.is_closed() {
+                return;
+            }
+        };
+        current.send_replace(Some(link.clone()));
+    }
+}
+
+impl Link {
+    async fn start(options: &LinkOptions) -> io::Result<(Self, Child, Powers)> {
+        let (ours, theirs) = fdmsg::pair()?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let child = tokio::process::Command::new(&options.command.program)
+            .args(&options.command.args)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|e| {
+                io::Error::new(e.kind(), format!("starting {}: {e}", options.command.program.display()))
+            })?;
+        let link = Link {
+            socket: sys::async_fd(ours, Interest::READABLE | Interest::WRITABLE)?,
+            pending: Mutex::new(Some(BTreeMap::new())),
+            next: AtomicU64::new(0),
+        };
+        link.send(&Request::Hello(options.config.clone()), &[options.lock.as_fd()]).await?;
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let greeting = tokio::time::timeout(START_TIMEOUT, link.receive(&mut buffer));
+        match greeting.await.map_err(|_| io::Error::other("the launcher does not answer"))?? {
+            Some((Reply::Ready(powers), _)) => Ok((link, child, powers)),
+            Some((Reply::Unable { why }, _)) => {
+                Err(io::Error::other(format!("the launcher cannot work: {why}")))
+            }
+            _ => {
+                Err(io::Error::other("the launcher ended at once: is it a program that calls launcher_main?"))
+            }
+        }
+    }
+
+    /// Starts a sandbox process; returns its pid and its pidfd.
+    pub(crate) async fn spawn(&self, spec: SpawnSpec, fds: Vec<OwnedFd>) -> io::Result<(i32, OwnedFd)> {
+        let request = |seq| Request::Spawn { seq, spec: Box::new(spec) };
+        match self.call(request, fds).await? {
+            (Reply::Spawned { pid, .. }, mut fds) => {
+                let pidfd = fds.pop().ok_or_else(|| io::Error::other("the launcher sent no pidfd"))?;
+                Ok((pid, pidfd))
+            }
+            (reply, _) => Err(refusal(reply)),
+        }
+    }
+
+    /// Mounts a temporary directory.
+    pub(crate) async fn mount_tmp(&self, mount: TmpMount) -> io::Result<()> {
+        self.plain(|seq| Request::MountTmp { seq, mount }).await
+    }
+
+    /// Unmounts it.
+    pub(crate) async fn unmount_tmp(&self, path: String) -> io::Result<()> {
+        self.plain(|seq| Request::UnmountTmp { seq, path }).await
+    }
+
+    async fn plain(&self, request: impl FnOnce(u64) -> Request) -> io::Result<()> {
+        match self.call(request, Vec::new()).await? {
+            (Reply::Done { .. }, _) => Ok(()),
+            (reply, _) => Err(refusal(reply)),
+        }
+    }
+
+    async fn call(&self, request: impl FnOnce(u64) -> Request, fds: Vec<OwnedFd>) -> io::Result<Answer> {
+        let gone = || io::Error::other("the launcher has ended");
+        let seq = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        self.pending.lock().as_mut().ok_or_else(gone)?.insert(seq, sender);
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        if let Err(e) = self.send(&request(seq), &borrowed).await {
+            if let Some(pending) = self.pending.lock().as_mut() {
+                pending.remove(&seq);
+            }
+            return Err(e);
+        }
+        receiver.await.map_err(|_| gone())
+    }
+
+    async fn send(&self, request: &Request, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+        let send = |socket: &OwnedFd| protocol::send(socket, request, fds, SendFlags::DONTWAIT);
+        self.socket.async_io(Interest::WRITABLE, send).await
+    }
+
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Answer>> {
+        let receive = |socket: &OwnedFd| protocol::receive(socket, buffer, RecvFlags::DONTWAIT);
+        self.socket.async_io(Interest::READABLE, receive).await
+    }
+
+    /// Hands answers to those who wait, until the launcher ends.
+    async fn read(&self) {
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        loop {
+            let (reply, fds) = match self.receive(&mut buffer).await {
+                Ok(Some(answer)) => answer,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the launcher's answer cannot be read");
+                    return;
+                }
+            };
+            let seq = match &reply {
+                Reply::Spawned { seq, .. } | Reply::Done { seq } | Reply::Failed { seq, .. } => *seq,
+                Reply::Ready(_) | Reply::Unable { .. } => continue,
+            };
+            // Whoever gave up waiting dropped what would have kept the sandbox alive.
+            if let Some(waiting) = self.pending.lock().as_mut().and_then(|p| p.remove(&seq)) {
+                let _ = waiting.send((reply, fds));
+            }
+        }
+    }
+}
+
+fn refusal(reply: Reply) -> io::Error {
+    match reply {
+        Reply::Failed { step, .. } => io::Error::other(step),
+        other => io::Error::other(format!("unexpected answer of the launcher: {other:?}")),
+    }
+}

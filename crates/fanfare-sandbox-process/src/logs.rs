@@ -1,0 +1,233 @@
+//! Output of sandboxes: cut into lines, passed on, and the last of it kept.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_sandbox::{LogLine, LogSink, LogStream};
+use fanfare_types::limits::{LOG_TAIL_BYTES, LOG_TAIL_LINES};
+use fanfare_types::{FunctionId, SandboxId};
+use parking_lot::Mutex;
+use rustix::pipe::PipeFlags;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::task::JoinHandle;
+
+/// Bytes of one line; a longer one is passed on in pieces that say so.
+pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+/// Bytes read at once.
+const READ_BYTES: usize = 16 << 10;
+/// End of a piece of a line that goes on.
+const CONTINUES: &str = " [line continues]";
+/// How long the end of the output is waited for once all processes have ended. Everything written is in the pipe by
+/// then; only a descriptor that leaked out could keep it open.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Where one sandbox's lines go.
+#[derive(Clone)]
+pub(crate) struct Log {
+    sink: LogSink,
+    function: FunctionId,
+    sandbox: Option<SandboxId>,
+    tail: Arc<Mutex<Tail>>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("sandbox", &self.sandbox).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// An empty log. `sandbox` is `None` for templates and builds.
+    pub(crate) fn new(sink: LogSink, function: FunctionId, sandbox: Option<SandboxId>) -> Self {
+        Log { sink, function, sandbox, tail: Arc::default() }
+    }
+
+    /// Passes a line on.
+    pub(crate) fn line(&self, stream: LogStream, text: String) {
+        self.tail.lock().push(&text);
+        (self.sink)(LogLine { function: self.function, sandbox: self.sandbox, stream, text });
+    }
+
+    /// The last lines so far.
+    pub(crate) fn tail(&self) -> String {
+        self.tail.lock().text()
+    }
+}
+
+/// The last lines within the limits.
+#[derive(Debug, Default)]
+struct Tail {
+    lines: VecDeque<String>,
+    bytes: usize,
+}
+
+impl Tail {
+    fn push(&mut self, line: &str) {
+        // Of a long line the end is worth most.
+        let mut start = line.len().saturating_sub(LOG_TAIL_BYTES - 1);
+        while !line.is_char_boundary(start) {
+            start += 1;
+        }
+        self.bytes += line.len() - start + 1;
+        self.lines.push_back(line[start..].to_owned());
+        while self.lines.len() > LOG_TAIL_LINES || self.bytes > LOG_TAIL_BYTES {
+            self.bytes -= self.lines.pop_front().map_or(0, |line| line.len() + 1);
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::with_capacity(self.bytes);
+        for line in &self.lines {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text.pop();
+        text
+    }
+}
+
+/// Cuts bytes into lines.
+#[derive(Debug, Default)]
+struct Lines {
+    partial: Vec<u8>,
+}
+
+impl Lines {
+    fn feed(&mut self, mut bytes: &[u8], mut line: impl FnMut(String)) {
+        while let Some(at) = bytes.iter().position(|b| *b == b'\n') {
+            self.append(&bytes[..at], &mut line);
+            line(Self::text(&self.partial));
+            self.partial.clear();
+            bytes = &bytes[at + 1..];
+        }
+        self.append(bytes, &mut line);
+    }
+
+    fn append(&mut self, mut bytes: &[u8], line: &mut impl FnMut(String)) {
+        while self.partial.len() + bytes.len() > LINE_BYTES_MAX {
+            let (now, later) = bytes.split_at(LINE_BYTES_MAX - self.partial.len());
+            self.partial.extend_from_slice(now);
+            line(Self::text(&self.partial) + CONTINUES);
+            self.partial.clear();
+            bytes = later;
+        }
+        self.partial.extend_from_slice(bytes);
+    }
+
+    fn finish(&mut self, mut line: impl FnMut(String)) {
+        if !self.partial.is_empty() {
+            line(Self::text(&std::mem::take(&mut self.partial)));
+        }
+    }
+
+    fn text(bytes: &[u8]) -> String {
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+}
+
+/// The reading of one sandbox's output.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Outputs {
+    /// Makes the two pipes and reads them until all writers have ended. Returns the writing ends: stdout, stderr.
+    pub(crate) fn open(log: &Log) -> io::Result<(Self, OwnedFd, OwnedFd)> {
+        let mut tasks = Vec::new();
+        let mut open = |stream| -> io::Result<OwnedFd> {
+            let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            rustix::io::ioctl_fionbio(&read, true)?;
+            tasks.push(tokio::spawn(pump(Receiver::from_owned_fd(read)?, log.clone(), stream)));
+            Ok(write)
+        };
+        let (stdout, stderr) = (open(LogStream::Stdout)?, open(LogStream::Stderr)?);
+        Ok((Outputs { tasks }, stdout, stderr))
+    }
+
+    /// Waits until everything has been read; the writers must have ended.
+    pub(crate) async fn drain(&mut self) {
+        for task in &mut self.tasks {
+            if tokio::time::timeout(DRAIN, &mut *task).await.is_err() {
+                task.abort();
+            }
+        }
+        self.tasks.clear();
+    }
+}
+
+impl Drop for Outputs {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn pump(mut pipe: Receiver, log: Log, stream: LogStream) {
+    let mut lines = Lines::default();
+    let mut buffer = Vec::new();
+    loop {
+        // The buffer exists only while there is something to read: most sandboxes are silent.
+        if pipe.readable().await.is_err() {
+            break;
+        }
+        buffer.reserve(READ_BYTES);
+        match pipe.read_buf(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => lines.feed(&buffer, |text| log.line(stream, text)),
+        }
+        buffer = Vec::new();
+    }
+    lines.finish(|text| log.line(stream, text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(chunks: &[&[u8]]) -> Vec<String> {
+        let mut lines = Lines::default();
+        let mut out = Vec::new();
+        for chunk in chunks {
+            lines.feed(chunk, |l| out.push(l));
+        }
+        lines.finish(|l| out.push(l));
+        out
+    }
+
+    #[test]
+    fn lines_are_whole_whatever_the_chunks() {
+        assert_eq!(cut(&[b"a\nb", b"c\r\n\n", b"d"]), ["a", "bc", "", "d"]);
+        assert_eq!(cut(&[b"\xffx\n"]), ["\u{fffd}x"]);
+        assert_eq!(cut(&[b""]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_long_line_comes_in_marked_pieces() {
+        let long = vec![b'x'; LINE_BYTES_MAX + 3];
+        let lines = cut(&[&long, b"\ny\n"]);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0].len(), LINE_BYTES_MAX + CONTINUES.len());
+        assert!(lines[0].ends_with(CONTINUES));
+        assert_eq!(lines[1..], ["xxx", "y"]);
+    }
+
+    #[test]
+    fn the_tail_keeps_to_its_limits() {
+        let mut tail = Tail::default();
+        for n in 0..100 {
+            tail.push(&format!("line {n}"));
+        }
+        assert_eq!(tail.text().lines().count(), LOG_TAIL_LINES);
+        assert!(tail.text().ends_with("line 99"));
+        tail.push(&"é".repeat(LOG_TAIL_BYTES));
+        assert!(tail.text().len() <= LOG_TAIL_BYTES);
+        assert_eq!(tail.lines.len(), 1);
+        tail.push("last");
+        assert_eq!(tail.text(), "last");
+    }
+}

@@ -1,0 +1,282 @@
+//! What a node needs to start sandboxes of one revision: its command, environment, files and user.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use fanfare_types::{Contract, RevisionSpec, StartFailure, StartFailureKind};
+use tokio::sync::OnceCell;
+
+use crate::launcher::protocol::Bind;
+use crate::root::{DEPS_DIR, FUNCTION_DIR, SHIM_DIR};
+use crate::zygote::Zygotes;
+
+/// The port that a program binds when it takes no inherited listener.
+pub(crate) const PORT: u16 = 8080;
+/// Characters of a failure's sentence.
+const DETAIL_CHARS_MAX: usize = 300;
+/// Where a program without a slash is looked for.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+/// First and only descriptor passed as systemd does.
+pub(crate) const LISTENER_FD: i32 = 3;
+/// A shim's gate.
+pub(crate) const GATE_FD: i32 = 4;
+
+/// A failed start with its sentence cut to its limit.
+pub(crate) fn failure(kind: StartFailureKind, detail: impl Into<String>) -> StartFailure {
+    let mut detail: String = detail.into();
+    if let Some((at, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
+        detail.truncate(at);
+    }
+    StartFailure { kind, detail, log_tail: String::new() }
+}
+
+/// A failure of the node's own.
+pub(crate) fn node_failure(what: &str, error: impl std::fmt::Display) -> StartFailure {
+    failure(StartFailureKind::Node, format!("{what}: {error}"))
+}
+
+/// A language with a shim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Language {
+    Python,
+    Node,
+}
+
+/// How a sandbox becomes ready, and is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serving {
+    /// It takes the inherited listener. It is ready when it runs: connections wait in the backlog.
+    Listener,
+    /// It binds [`PORT`].
+    Port,
+    /// A shim says so.
+    Shim(Language),
+}
+
+/// Everything about a revision that is the same for each of its sandboxes.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) argv: Vec<String>,
+    env: Env,
+    pub(crate) binds: Vec<Bind>,
+    pub(crate) serving: Serving,
+}
+
+impl Prepared {
+    /// The environment of one sandbox, or of a template.
+    pub(crate) fn env(&self, sandbox: Option<&str>) -> Vec<String> {
+        let mut env = self.env.clone();
+        if let Some(id) = sandbox {
+            env.set("FANFARE_SANDBOX_ID", id);
+        }
+        env.0
+    }
+}
+
+/// A revision that this node has seen.
+#[derive(Debug)]
+pub(crate) struct Revision {
+    pub(crate) spec: Arc<RevisionSpec>,
+    /// Its own user and group; `None` where the daemon is not root.
+    pub(crate) uid: Option<u32>,
+    /// Computed once; failures are not kept.
+    pub(crate) prepared: OnceCell<Arc<Prepared>>,
+    /// Its template, for languages that have one.
+    pub(crate) zygotes: Zygotes,
+}
+
+impl Revision {
+    pub(crate) fn new(spec: Arc<RevisionSpec>, uid: Option<u32>) -> Self {
+        Revision { spec, uid, prepared: OnceCell::new(), zygotes: Zygotes::default() }
+    }
+
+    /// Name of what belongs to the revision, not to one of its sandboxes.
+    pub(crate) fn name(&self) -> String {
+        self.spec.id.to_string()
+    }
+}
+
+/// Directories that a revision's sandboxes see.
+#[derive(Debug)]
+pub(crate) struct Files<'a> {
+    /// Its code.
+    pub(crate) code: &'a Path,
+    /// Its installed dependencies.
+    pub(crate) deps: Option<&'a Path>,
+    /// The shims, and the name of the Python shim's file in there.
+    pub(crate) shims: Option<(&'a Path, &'a str)>,
+}
+
+/// Puts a revision's command, environment and binds together.
+pub(crate) fn assemble(
+    spec: &RevisionSpec,
+    files: &Files<'_>,
+    python: &Path,
+    node: &Path,
+) -> Result<Prepared, StartFailure> {
+    let mut env = Env::default();
+    for (name, value) in
+        [("PATH", PATH), ("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8"), ("PYTHONUNBUFFERED", "1")]
+    {
+        env.set(name, value);
+    }
+    spec.env.iter().for_each(|(name, value)| env.set(name, value));
+    env.set("FANFARE_FUNCTION_NAME", spec.name.as_str());
+    env.set("FANFARE_REVISION", &spec.id.number.to_string());
+    env.set("FANFARE_MEMORY_LIMIT_MB", &(spec.sizing.limit.memory_bytes >> 20).to_string());
+    let mut binds = vec![read_only(files.code, FUNCTION_DIR)?];
+    if let Some(deps) = files.deps {
+        binds.push(read_only(deps, DEPS_DIR)?);
+        env.set("FANFARE_DEPS_DIR", DEPS_DIR);
+        let path =
+            spec.env.iter().find(|(name, _)| name == "PYTHONPATH").map(|(_, value)| format!(":{value}"));
+        env.set("PYTHONPATH", &format!("{DEPS_DIR}{}", path.unwrap_or_default()));
+    }
+    let mut shim = |language: Language, file: &str, handler: &str| -> Result<Vec<String>, StartFailure> {
+        let (dir, python_shim) = files.shims.ok_or_else(|| node_failure("shims", "not installed"))?;
+        binds.push(read_only(dir, SHIM_DIR)?);
+        env.set("FANFARE_HANDLER_FILE", file);
+        env.set("FANFARE_HANDLER", handler);
+        env.set("FANFARE_CODE_DIR", FUNCTION_DIR);
+        env.set("FANFARE_HANDLER_PROCESSES", &spec.sizing.handler_processes.to_string());
+        let argv = match language {
+            Language::Python => {
+                vec![text(python)?, "-s".into(), "-B".into(), format!("{SHIM_DIR}/{python_shim}")]
+            }
+            Language::Node => vec![text(node)?, format!("{SHIM_DIR}/{}", crate::shims::NODE_FILE)],
+        };
+        Ok(argv)
+    };
+    let (argv, serving) = match &spec.contract {
+        Contract::Python { file, handler } => {
+            (shim(Language::Python, file, handler)?, Serving::Shim(Language::Python))
+        }
+        Contract::Node { file, handler } => {
+            let mut argv = shim(Language::Node, file, handler)?;
+            argv.push("serve".into());
+            (argv, Serving::Shim(Language::Node))
+        }
+        Contract::Http { command, inherits_listener } => {
+            let program = command.first().map(String::as_str).unwrap_or_default();
+            let mut argv = vec![find_program(program, files.code)?];
+            argv.extend(command.iter().skip(1).cloned());
+            env.set("PORT", &PORT.to_string());
+            if *inherits_listener {
+                env.set("LISTEN_FDS", "1");
+                // The first process of a namespace is 1, ours; the program is the next.
+                env.set("LISTEN_PID", "2");
+                env.set("FANFARE_LISTENER", &LISTENER_FD.to_string());
+            }
+            (argv, if *inherits_listener { Serving::Listener } else { Serving::Port })
+        }
+        Contract::Fake => {
+            return Err(failure(StartFailureKind::Node, "this runtime runs programs, not `fake`"));
+        }
+    };
+    Ok(Prepared { argv, env, binds, serving })
+}
+
+fn read_only(from: &Path, to: &str) -> Result<Bind, StartFailure> {
+    Ok(Bind { from: text(from)?, to: to.to_owned(), writable: false })
+}
+
+/// A path as text: what is passed on travels as JSON.
+pub(crate) fn text(path: &Path) -> Result<String, StartFailure> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| node_failure("path", format!("{} is not UTF-8", path.display())))
+}
+
+/// The path inside the sandbox of the program that a command names.
+fn find_program(program: &str, code: &Path) -> Result<String, StartFailure> {
+    let missing =
+        |why: &str| Err(failure(StartFailureKind::HandlerNotFound, format!("program {program:?} {why}")));
+    let path = Path::new(program);
+    if program.is_empty() {
+        return missing("is empty");
+    }
+    if path.components().any(|c| c == Component::ParentDir) {
+        return missing("must not contain `..`");
+    }
+    if let Ok(below) = path.strip_prefix(FUNCTION_DIR) {
+        return match code.join(below).is_file() {
+            true => Ok(program.to_owned()),
+            false => missing("is not in the code"),
+        };
+    }
+    if path.is_absolute() {
+        return match path.is_file() {
+            true => Ok(program.to_owned()),
+            false => missing("is not on this node"),
+        };
+    }
+    if code.join(path).is_file() {
+        return Ok(format!("{FUNCTION_DIR}/{program}"));
+    }
+    if path.components().count() > 1 {
+        return missing("is not in the code");
+    }
+    let runs =
+        |file: &Path| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    match PATH.split(':').map(|dir| Path::new(dir).join(program)).find(|file| runs(file)) {
+        Some(found) => text(&found),
+        None => missing("is neither in the code nor in PATH"),
+    }
+}
+
+/// Environment variables, the last one of a name winning.
+#[derive(Clone, Default)]
+struct Env(Vec<String>);
+
+/// Values may be secrets.
+impl std::fmt::Debug for Env {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} variables", self.0.len())
+    }
+}
+
+impl Env {
+    fn set(&mut self, name: &str, value: &str) {
+        self.0.retain(|entry| entry.split_once('=').is_none_or(|(n, _)| n != name));
+        self.0.push(format!("{name}={value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_in_the_code_first() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("bin")).unwrap();
+        for file in ["sh", "bin/serve"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        let find = |program: &str| find_program(program, dir.path()).map_err(|f| f.kind);
+        let missing = Err(StartFailureKind::HandlerNotFound);
+        assert_eq!(find("sh").unwrap(), "/function/sh");
+        assert_eq!(find("./bin/serve").unwrap(), "/function/./bin/serve");
+        assert_eq!(find("/function/bin/serve").unwrap(), "/function/bin/serve");
+        assert_eq!(find("env").unwrap(), "/usr/bin/env");
+        assert_eq!(find("/bin/sh").unwrap(), "/bin/sh");
+        for absent in ["", "../sh", "/function/no", "no/such", "no-such-program-at-all", "/no/such"] {
+            assert_eq!(find(absent), missing, "{absent:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_value_of_a_name_wins() {
+        let mut env = Env::default();
+        [("A", "1"), ("AB", "2"), ("A", "3=4")].iter().for_each(|(n, v)| env.set(n, v));
+        assert_eq!(env.0, ["AB=2", "A=3=4"]);
+        assert_eq!(format!("{env:?}"), "2 variables");
+    }
+
+    #[test]
+    fn a_sentence_is_cut_between_characters() {
+        let long = failure(StartFailureKind::Node, "é".repeat(400));
+        assert_eq!(long.detail.chars().count(), DETAIL_CHARS_MAX);
+    }
+}

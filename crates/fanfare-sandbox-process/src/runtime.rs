@@ -1,0 +1,293 @@
+//! The runtime: the interface's methods, each a thin step to the part that does the work.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fanfare_sandbox::{Orphan, Outlets, Runtime, Started};
+use fanfare_types::{
+    RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, StartFailure, StopMode,
+};
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
+use tokio::sync::{OnceCell, oneshot};
+
+use crate::broker::Broker;
+use crate::cgroup::Cgroups;
+use crate::isolation::Isolation;
+use crate::launcher::protocol::Config;
+use crate::link::{LinkOptions, Links};
+use crate::options::{ProcessOptions, RUN_DIR_LEN_MAX};
+use crate::recover;
+use crate::revision::{Revision, node_failure};
+use crate::sandbox::{self, Purpose};
+use crate::shared::Shared;
+use crate::shims::Shims;
+
+/// How long the previous owner of a run directory may take to clean up.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Makes sandboxes from namespaces, cgroups and seccomp.
+#[derive(Debug)]
+pub struct ProcessRuntime {
+    shared: Arc<Shared>,
+    isolation: Isolation,
+    broker: Mutex<Option<Broker>>,
+    proofs: AtomicU64,
+    ended: Arc<OnceCell<()>>,
+}
+
+impl ProcessRuntime {
+    /// Takes the run directory over, removes what an earlier incarnation left in it, and starts the launcher.
+    /// Call from within a tokio runtime.
+    ///
+    /// # Errors
+    /// The run directory is in use by another runtime or cannot be written, or the launcher cannot work here.
+    pub async fn start(options: ProcessOptions, outlets: Outlets) -> io::Result<Arc<Self>> {
+        check(&options)?;
+        let run_dir = options.run_dir.clone();
+        let lock = lock(&run_dir).await?;
+        let (data_dir, swept) = (options.data_dir.clone(), run_dir.clone());
+        let root = rustix::process::geteuid().is_root();
+        let prepared = tokio::task::spawn_blocking(move || {
+            recover::sweep(&swept);
+            for dir in ["s", "t", "root", "journal"] {
+                std::fs::create_dir_all(swept.join(dir))?;
+            }
+            Ok::<_, io::Error>((Shims::install(&data_dir)?, Cgroups::detect(&recover::instance(&swept))))
+        });
+        let (shims, cgroups) = prepared.await.map_err(io::Error::other)??;
+        let config = Config {
+            run_dir: run_dir.to_string_lossy().into_owned(),
+            user_namespace: !root,
+            netns_pool: options.netns_pool,
+        };
+        let link = LinkOptions { command: options.launcher.clone(), config, lock };
+        let (links, powers) = Links::start(link).await?;
+        let isolation = Isolation::new(root, &cgroups, &powers);
+        let shared = Arc::new(Shared::new(options, outlets, root, cgroups, links, shims));
+        let sandboxes = Arc::downgrade(&shared);
+        let lookup = Arc::new(move |id| {
+            sandboxes.upgrade().and_then(|s| s.sandboxes.lock().get(&id).map(|handle| handle.sockets.clone()))
+        });
+        let broker = Broker::start(&shared.broker_path(), lookup)?;
+        Ok(Arc::new(ProcessRuntime {
+            shared,
+            isolation,
+            broker: Mutex::new(Some(broker)),
+            proofs: AtomicU64::new(0),
+            ended: Arc::default(),
+        }))
+    }
+
+    /// What is enforced here, and what is not and why.
+    #[must_use]
+    pub fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+}
+
+fn check(options: &ProcessOptions) -> io::Result<()> {
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let dir = &options.run_dir;
+    if !dir.is_absolute() || dir.to_str().is_none() || dir.as_os_str().len() > RUN_DIR_LEN_MAX {
+        return refuse(format!(
+            "run directory {} must be an absolute UTF-8 path of at most {RUN_DIR_LEN_MAX} bytes: socket paths are short",
+            dir.display()
+        ));
+    }
+    if options.uids.is_empty() || options.uids.contains(&0) {
+        return refuse(format!("user numbers {:?} must be some, without root's", options.uids));
+    }
+    Ok(())
+}
+
+/// Makes the run directory, for this user only, and takes its lock, waiting for a predecessor's launcher to clean up.
+async fn lock(run_dir: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(run_dir)?;
+    std::fs::set_permissions(run_dir, std::fs::Permissions::from_mode(0o700))?;
+    let open = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(run_dir.join(recover::LOCK))?;
+    let file = OwnedFd::from(open);
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        return Ok(file);
+    }
+    // On a thread of its own, not of the runtime's: if the lock never comes, nobody waits for the thread.
+    let (sender, locked) = oneshot::channel();
+    std::thread::Builder::new().name("run-dir-lock".into()).spawn(move || {
+        let result = rustix::fs::flock(&file, FlockOperation::LockExclusive).map(|()| file);
+        let _ = sender.send(result);
+    })?;
+    match tokio::time::timeout(LOCK_TIMEOUT, locked).await {
+        Ok(Ok(result)) => Ok(result?),
+        Ok(Err(e)) => Err(io::Error::other(e)),
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!("{} is in use by another runtime", run_dir.display()),
+        )),
+    }
+}
+
+impl Runtime for ProcessRuntime {
+    fn name(&self) -> &'static str {
+        "process"
+    }
+
+    fn prepare(&self, revision: Arc<RevisionSpec>) -> BoxFuture<'static, Result<(), StartFailure>> {
+        // Counted down from the top, where no epoch reaches.
+        let id = SandboxId(u64::MAX - self.proofs.fetch_add(1, Ordering::Relaxed));
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            shared.open()?;
+            let revision = shared.revision(revision)?;
+            // Apart from the proof, whose time does not include installing dependencies.
+            let (for_task, r) = (shared.clone(), revision.clone());
+            let preparing = tokio::spawn(async move { crate::prepare::prepared(&for_task, &r).await });
+            preparing.await.map_err(|e| node_failure("preparing", e))??;
+            let answer = sandbox::begin(&shared, id, revision, Purpose::Prove)?;
+            let result = answer.await.map_err(|e| node_failure("supervisor", e))?;
+            stop(&shared, id, StopMode::Kill).await;
+            result.map(|_| ())
+        })
+    }
+
+    fn create(
+        &self,
+        sandbox: SandboxId,
+        revision: Arc<RevisionSpec>,
+    ) -> BoxFuture<'static, Result<Started, StartFailure>> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            shared.open()?;
+            let revision = shared.revision(revision)?;
+            let answer = sandbox::begin(&shared, sandbox, revision, Purpose::Serve)?;
+            answer.await.map_err(|e| node_failure("supervisor", e))?
+        })
+    }
+
+    fn stop(&self, sandbox: SandboxId, mode: StopMode) -> BoxFuture<'static, ()> {
+        let shared = self.shared.clone();
+        Box::pin(async move { stop(&shared, sandbox, mode).await })
+    }
+
+    fn forget(&self, revision: RevisionId) -> BoxFuture<'static, ()> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let Some(taken) = shared.take_revision(revision) else { return };
+            let living: Vec<_> = {
+                let sandboxes = shared.sandboxes.lock();
+                sandboxes.values().filter(|h| h.revision == revision).map(|h| h.gone.clone()).collect()
+            };
+            // A task of its own: what was taken out of the table must be released even if nobody waits for it.
+            let released = tokio::spawn(async move {
+                join_all(living.into_iter().map(gone)).await;
+                release(&shared, &taken).await;
+            });
+            let _ = released.await;
+        })
+    }
+
+    fn recover(&self) -> BoxFuture<'static, Vec<SandboxRecord>> {
+        // `start` has removed everything before the launcher was there; nothing is adopted.
+        Box::pin(async { Vec::new() })
+    }
+
+    fn audit(&self) -> BoxFuture<'static, Vec<Orphan>> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let look = move || {
+                let run_dir = &shared.options.run_dir;
+                let first = recover::orphans(run_dir, &shared.owners())?;
+                if first.is_empty() {
+                    return Ok(first);
+                }
+                // What was being made or removed during the first look is not there, or owned, in the second.
+                let second: BTreeSet<_> =
+                    recover::orphans(run_dir, &shared.owners())?.into_iter().map(|o| o.what).collect();
+                Ok::<_, io::Error>(first.into_iter().filter(|o| second.contains(&o.what)).collect())
+            };
+            match tokio::task::spawn_blocking(look).await {
+                Ok(Ok(orphans)) => orphans,
+                Ok(Err(error)) => {
+                    vec![Orphan { kind: "file", what: format!("the run directory cannot be read: {error}") }]
+                }
+                Err(error) => vec![Orphan { kind: "file", what: format!("the audit failed: {error}") }],
+            }
+        })
+    }
+
+    fn usage(&self) -> Vec<SandboxUsage> {
+        let meters: Vec<_> = {
+            let sandboxes = self.shared.sandboxes.lock();
+            sandboxes.iter().map(|(id, handle)| (*id, handle.usage.clone())).collect()
+        };
+        let read = |(sandbox, meter): (SandboxId, Arc<Mutex<crate::shared::UsageMeter>>)| {
+            let cgroup = meter.lock().cgroup.clone()?;
+            let (now, used) = (Instant::now(), cgroup.cpu_time()?);
+            let (before, used_before) = meter.lock().last.replace((now, used))?;
+            let elapsed = now.duration_since(before).as_secs_f64();
+            let cpu_s = used.saturating_sub(used_before).as_secs_f64();
+            (elapsed > 0.0).then(|| SandboxUsage { sandbox, cpu_milli: cpu_s / elapsed * 1_000.0 })
+        };
+        meters.into_iter().filter_map(read).collect()
+    }
+
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        let (shared, ended, broker) = (self.shared.clone(), self.ended.clone(), self.broker.lock().take());
+        Box::pin(async move {
+            shared.closing.store(true, Ordering::Release);
+            let all: Vec<_> = shared.sandboxes.lock().keys().copied().collect();
+            join_all(all.into_iter().map(|id| stop(&shared, id, StopMode::Graceful))).await;
+            ended
+                .get_or_init(|| async {
+                    for revision in shared.take_revisions() {
+                        release(&shared, &revision).await;
+                    }
+                    shared.links.close().await;
+                })
+                .await;
+            drop(broker);
+            let _ = std::fs::remove_file(shared.broker_path());
+        })
+    }
+}
+
+async fn stop(shared: &Shared, sandbox: SandboxId, mode: StopMode) {
+    // What this runtime knows has begun: it keeps no queue of creations.
+    if mode == StopMode::IfNotBegun {
+        return;
+    }
+    let Some(handle) = shared.sandboxes.lock().get(&sandbox).cloned() else { return };
+    handle.stop.send_if_modified(|current| {
+        // A kill is never softened.
+        let stricter = match (*current, mode) {
+            (None, _) | (Some(StopMode::Graceful), StopMode::Kill) => true,
+            (Some(_), _) => false,
+        };
+        if stricter {
+            *current = Some(mode);
+        }
+        stricter
+    });
+    gone(handle.gone).await;
+}
+
+async fn gone(mut gone: tokio::sync::watch::Receiver<bool>) {
+    // An error means that the supervisor has ended, too.
+    let _ = gone.wait_for(|gone| *gone).await;
+}
+
+/// Releases what is kept for a revision that has no sandboxes any more.
+async fn release(shared: &Shared, revision: &Revision) {
+    revision.zygotes.close().boxed().await;
+    shared.release_uid(revision);
+}

@@ -1,0 +1,115 @@
+//! Whatever is killed, nothing is left.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use fanfare_sandbox::Runtime;
+use fanfare_sandbox_process::audit;
+use fanfare_types::StartFailureKind;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::cases;
+use crate::support::{Lab, block_on, descendants, directory, traces};
+
+cases![
+    a_killed_daemon_leaves_nothing,
+    a_killed_launcher_takes_its_sandboxes_along_and_is_replaced,
+    what_two_kills_leave_is_found_and_removed,
+];
+
+/// A daemon with three sandboxes, and its launcher's pid.
+fn daemon(dir: &Path) -> (Child, i32) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([crate::daemon::ARGUMENT, dir.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let launcher = line.strip_prefix("ready ").unwrap_or_else(|| panic!("daemon said {line:?}")).trim();
+    (child, launcher.parse().unwrap())
+}
+
+/// Waits until a process has ended.
+fn wait_for_end(pid: i32) {
+    let Some(number) = Pid::from_raw(pid) else { return };
+    let Ok(pidfd) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return };
+    let mut poll = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let limit = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut poll, Some(&limit)).unwrap(), 1, "{pid} does not end");
+}
+
+fn kill(pid: i32) {
+    rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+fn a_killed_daemon_leaves_nothing() {
+    let dir = directory();
+    let (mut child, launcher) = daemon(dir.path());
+    let sandboxes = descendants(launcher);
+    assert_eq!(sandboxes.len(), 7, "three first processes, three programs, one child of a program");
+    let run_dir = dir.path().join("run");
+    assert!(traces(&run_dir).len() > 3, "{:?}", traces(&run_dir));
+    assert_eq!(audit(&run_dir).unwrap(), [], "all of it is owned");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for_end(launcher);
+    for pid in sandboxes {
+        wait_for_end(pid);
+    }
+    assert_eq!(traces(&run_dir), Vec::<String>::new());
+    assert_eq!(audit(&run_dir).unwrap(), []);
+}
+
+fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
+    block_on(async {
+        let lab = Lab::new().await;
+        lab.create(1, &lab.probe(1)).await.unwrap();
+        let me = i32::try_from(std::process::id()).unwrap();
+        let run_dir = lab.dir.path().join("run");
+        let ours = |pid: &i32| {
+            std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+                .is_ok_and(|m| m.contains(run_dir.to_str().unwrap()))
+        };
+        let launcher: Vec<i32> = descendants(me).into_iter().filter(ours).collect();
+        assert_eq!(launcher.len(), 1, "the launcher alone sees the run directory's mounts");
+        kill(launcher[0]);
+        let exit = lab.exit(1).await;
+        assert_eq!(exit.cause, fanfare_types::ExitCause::Signal(9));
+        // Until another is there, creations fail and say why.
+        let mut n = 2;
+        while let Err(failure) = lab.create(n, &lab.probe(1)).await {
+            assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}");
+            n += 1;
+            assert!(n < 10_000, "no new launcher");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        lab.close().await;
+    });
+}
+
+fn what_two_kills_leave_is_found_and_removed() {
+    let dir = directory();
+    let (mut child, launcher) = daemon(dir.path());
+    let run_dir = dir.path().join("run");
+    let sandboxes = descendants(launcher);
+    // The launcher first, stopped, so that it cannot clean up.
+    rustix::process::kill_process(Pid::from_raw(launcher).unwrap(), Signal::STOP).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    kill(launcher);
+    wait_for_end(launcher);
+    for pid in sandboxes {
+        wait_for_end(pid);
+    }
+    let orphans = audit(&run_dir).unwrap();
+    let kinds: std::collections::BTreeSet<_> = orphans.iter().map(|o| o.kind).collect();
+    assert!(kinds.contains("cgroup") && kinds.contains("socket"), "{orphans:?}");
+    block_on(async {
+        let lab = Lab::with(dir, |_| {}).await;
+        assert_eq!(lab.runtime.audit().await, []);
+        lab.create(1, &lab.probe(1)).await.unwrap();
+        lab.close().await;
+    });
+}

@@ -1,0 +1,283 @@
+//! Handlers in Python and JavaScript.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_sandbox::{LogStream, Runtime};
+use fanfare_types::{Contract, ExitCause, RevisionSpec, StartFailureKind, StopMode};
+
+use crate::cases;
+use crate::support::{Lab, ask, block_on, id, revision};
+
+cases![
+    python_imports_once_for_many_sandboxes,
+    python_children_have_limits_and_a_directory_of_their_own,
+    python_failures_name_their_cause,
+    python_with_threads_starts_afresh,
+    a_killed_zygote_is_made_again,
+    several_handler_processes_serve_one_sandbox,
+    javascript_serves,
+    a_missing_interpreter_is_named,
+    requirements_are_installed_once,
+];
+
+fn python(lab: &Lab, function: u32, files: &[(&str, &str)]) -> RevisionSpec {
+    let code = Some(lab.codes.add(lab.dir.path(), files));
+    revision(function, code, Contract::Python { file: "f.py".into(), handler: "handler".into() })
+}
+
+const HELLO: &str = r#"
+print("imported", flush=True)
+def handler(event, context):
+    return {"got": event, "sandbox": context.sandbox_id, "function": context.function_name}
+"#;
+
+/// Executes what it is sent.
+const EVAL: &str = r#"
+def handler(event, context):
+    scope = {}
+    exec(event, scope)
+    return str(scope["out"])
+"#;
+
+fn python_imports_once_for_many_sandboxes() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, &[("f.py", HELLO)]);
+        lab.runtime.prepare(Arc::new(spec.clone())).await.unwrap();
+        for n in 1..=3 {
+            let started = lab.create(n, &spec).await.unwrap();
+            let (status, body) = ask(&started.endpoint, "[1, 2]").await.unwrap();
+            assert_eq!(status, 200, "{body}");
+            assert!(
+                body.contains("[1,2]") && body.contains(&id(n).to_string()) && body.contains("fn1"),
+                "{body}"
+            );
+        }
+        let imported = lab.logs.borrow().iter().filter(|l| l.text == "imported").count();
+        assert_eq!(imported, 1, "{:?}", lab.logs.borrow());
+        lab.stop(1, StopMode::Graceful).await;
+        assert_eq!(lab.exit(1).await.cause, ExitCause::Stopped);
+        // The others live on, and go with their revision.
+        let second = lab.create(4, &spec).await.unwrap();
+        assert_eq!(ask(&second.endpoint, "1").await.unwrap().0, 200);
+        for n in [2, 3, 4] {
+            lab.stop(n, StopMode::Kill).await;
+        }
+        lab.runtime.forget(spec.id).await;
+        assert_eq!(
+            crate::support::traces(&lab.dir.path().join("run")).iter().filter(|t| t.contains("f1r1")).count(),
+            0
+        );
+        lab.close().await;
+    });
+}
+
+fn python_children_have_limits_and_a_directory_of_their_own() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let mut spec = python(&lab, 1, &[("f.py", EVAL)]);
+        spec.sizing.tmp_limit_bytes = 1 << 20;
+        spec.sizing.limit.memory_bytes = 48 << 20;
+        spec.sizing.pids_limit = 16;
+        let mut endpoints = Vec::new();
+        for n in 1..=4 {
+            endpoints.push(lab.create(n, &spec).await.unwrap().endpoint);
+        }
+        let eval = async |n: usize, code: &str| {
+            let (status, body) = ask(&endpoints[n - 1], code).await.unwrap();
+            assert_eq!(status, 200, "{body}");
+            body
+        };
+        let tmp = "import tempfile, os; out = (tempfile.gettempdir(), os.path.expanduser('~'), os.getpgrp() == os.getpid())";
+        let own = format!("/tmp/{}", id(1));
+        assert_eq!(eval(1, tmp).await, format!("('{own}', '{own}', True)"));
+        let fill = "import errno, os\nn = 0\ntry:\n  f = open(os.environ['TMPDIR'] + '/x', 'wb', buffering=0)\n  while True: n += f.write(b'x' * 65536)\nexcept OSError as e: out = (errno.errorcode[e.errno], n)";
+        assert_eq!(eval(1, fill).await, format!("('ENOSPC', {})", 1 << 20));
+        assert_eq!(eval(2, "import os; out = os.listdir(os.environ['TMPDIR'])").await, "[]");
+        let forks = "import os, signal\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: signal.pause()\n    n += 1\nexcept OSError as e: out = n";
+        assert_eq!(eval(2, forks).await, "15", "16 less itself");
+        assert!(ask(&endpoints[2], "x = bytearray(200 << 20); out = len(x)").await.is_err());
+        assert_eq!(lab.exit(3).await.cause, ExitCause::OutOfMemory);
+        assert!(ask(&endpoints[3], "import os; os._exit(5)").await.is_err());
+        assert_eq!(lab.exit(4).await.cause, ExitCause::Status(5));
+        assert_eq!(eval(1, "out = 'neighbour'").await, "neighbour");
+        lab.stop(2, StopMode::Kill).await;
+        assert_eq!(
+            eval(1, "import os; out = len([p for p in os.listdir('/proc') if p.isdigit()])").await,
+            "2",
+            "zygote and itself"
+        );
+        lab.close().await;
+    });
+}
+
+fn python_failures_name_their_cause() {
+    block_on(async {
+        let lab = Lab::new().await;
+        for (n, (text, kind)) in (1..).zip([
+            ("raise ValueError('no good')", StartFailureKind::ImportFailed),
+            ("def handle(event, context): pass", StartFailureKind::HandlerNotFound),
+            ("import os; os._exit(4)", StartFailureKind::Exited(ExitCause::Status(4))),
+            ("x = bytearray(500 << 20)", StartFailureKind::Exited(ExitCause::OutOfMemory)),
+        ]) {
+            let failure = lab.create(n, &python(&lab, n as u32, &[("f.py", text)])).await.unwrap_err();
+            assert_eq!(failure.kind, kind, "{failure:?}");
+            if kind == StartFailureKind::ImportFailed {
+                assert!(failure.log_tail.contains("no good"), "{failure:?}");
+            }
+            assert_eq!(lab.runtime.audit().await, []);
+        }
+        let missing = python(&lab, 9, &[("other.py", "")]);
+        assert_eq!(lab.create(9, &missing).await.unwrap_err().kind, StartFailureKind::HandlerNotFound);
+        let mut slow = python(&lab, 10, &[("f.py", "import time; time.sleep(600)")]);
+        slow.timeouts.start = Duration::from_millis(300);
+        assert_eq!(lab.create(10, &slow).await.unwrap_err().kind, StartFailureKind::Timeout);
+        lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
+
+fn python_with_threads_starts_afresh() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let text = "import threading, time\nprint('imported', flush=True)\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\ndef handler(event, context): return 'ok'";
+        let spec = python(&lab, 1, &[("f.py", text)]);
+        for n in 1..=2 {
+            let started = lab.create(n, &spec).await.unwrap();
+            assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "ok".to_owned()));
+        }
+        let line = lab.line("no template").await;
+        assert_eq!(line.stream, LogStream::Platform);
+        assert_eq!(
+            lab.logs.borrow().iter().filter(|l| l.text == "imported").count(),
+            3,
+            "once to try, once each"
+        );
+        lab.close().await;
+    });
+}
+
+fn a_killed_zygote_is_made_again() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, &[("f.py", EVAL)]);
+        let started = lab.create(1, &spec).await.unwrap();
+        assert!(
+            ask(
+                &started.endpoint,
+                "import os, signal; os.kill(os.getppid(), signal.SIGKILL); signal.pause()"
+            )
+            .await
+            .is_err()
+        );
+        assert_eq!(lab.exit(1).await.cause, ExitCause::Signal(9));
+        let mut tries = 2;
+        let again = loop {
+            match lab.create(tries, &spec).await {
+                Ok(started) => break started,
+                Err(failure) => assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}"),
+            }
+            tries += 1;
+            assert!(tries < 100, "no new template");
+        };
+        assert_eq!(ask(&again.endpoint, "out = 'again'").await.unwrap().1, "again");
+        lab.close().await;
+    });
+}
+
+fn several_handler_processes_serve_one_sandbox() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let text =
+            "import os, time\ndef handler(event, context):\n  time.sleep(0.5)\n  return str(os.getpid())";
+        let mut spec = python(&lab, 1, &[("f.py", text)]);
+        (spec.sizing.concurrency, spec.sizing.handler_processes) = (3, 3);
+        let started = lab.create(1, &spec).await.unwrap();
+        let (a, b, c) = tokio::join!(
+            ask(&started.endpoint, "1"),
+            ask(&started.endpoint, "1"),
+            ask(&started.endpoint, "1")
+        );
+        let pids: std::collections::BTreeSet<_> =
+            [a, b, c].map(|answer| answer.unwrap().1).into_iter().collect();
+        assert_eq!(pids.len(), 3, "{pids:?}");
+        lab.stop(1, StopMode::Graceful).await;
+        assert_eq!(lab.exit(1).await.cause, ExitCause::Stopped);
+        lab.close().await;
+    });
+}
+
+fn javascript_serves() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let text =
+            "exports.handler = async (event, context) => ({ got: event, sandbox: context.sandboxId });";
+        let node = |function, text: &str| {
+            let code = Some(lab.codes.add(lab.dir.path(), &[("f.js", text)]));
+            revision(function, code, Contract::Node { file: "f.js".into(), handler: "handler".into() })
+        };
+        let started = lab.create(1, &node(1, text)).await.unwrap_or_else(|f| panic!("{f:?}"));
+        let (status, body) = ask(&started.endpoint, r#"{"a": 1}"#).await.unwrap();
+        assert!(status == 200 && body.contains(r#""a":1"#) && body.contains(&id(1).to_string()), "{body}");
+        let failure = lab.create(2, &node(2, "throw new Error('no good')")).await.unwrap_err();
+        assert_eq!(failure.kind, StartFailureKind::ImportFailed, "{failure:?}");
+        lab.stop(1, StopMode::Graceful).await;
+        assert_eq!(lab.exit(1).await.cause, ExitCause::Stopped);
+        lab.close().await;
+    });
+}
+
+fn a_missing_interpreter_is_named() {
+    block_on(async {
+        let lab =
+            Lab::with(crate::support::directory(), |o| o.python = "/usr/bin/no-such-python".into()).await;
+        let failure = lab.create(1, &python(&lab, 1, &[("f.py", HELLO)])).await.unwrap_err();
+        assert_eq!(failure.kind, StartFailureKind::InterpreterMissing);
+        assert!(failure.detail.contains("/usr/bin/no-such-python"), "{failure:?}");
+        lab.close().await;
+    });
+}
+
+fn requirements_are_installed_once() {
+    block_on(async {
+        let lab = Lab::new().await;
+        // A package that is made here, so that no index is needed.
+        let text = "import greet\ndef handler(event, context): return greet.WORD";
+        let list = "./greet-1-py3-none-any.whl\n";
+        let code = lab.codes.add(lab.dir.path(), &[("f.py", text), ("requirements.txt", list)]);
+        let wheel = r#"
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1] + "/greet-1-py3-none-any.whl", "w") as z:
+    z.writestr("greet.py", "WORD = 'hello'")
+    z.writestr("greet-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: greet\nVersion: 1\n")
+    z.writestr("greet-1.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    z.writestr("greet-1.dist-info/RECORD", "greet.py,,\ngreet-1.dist-info/METADATA,,\ngreet-1.dist-info/WHEEL,,\ngreet-1.dist-info/RECORD,,\n")
+"#;
+        let dir = lab.dir.path().join("code-0");
+        let made = std::process::Command::new("python3").args(["-c", wheel]).arg(&dir).status().unwrap();
+        assert!(made.success());
+        let spec = |function| {
+            revision(
+                function,
+                Some(code),
+                Contract::Python { file: "f.py".into(), handler: "handler".into() },
+            )
+        };
+        lab.runtime.prepare(Arc::new(spec(1))).await.unwrap_or_else(|f| panic!("{f:?}"));
+        for (n, function) in [(1, 1), (2, 2)] {
+            let started = lab.create(n, &spec(function)).await.unwrap();
+            assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "hello".to_owned()));
+        }
+        let installed = std::fs::read_dir(lab.dir.path().join("data/deps")).unwrap().count();
+        assert_eq!(installed, 1, "two revisions, one list");
+
+        let broken = python(&lab, 3, &[("f.py", text), ("requirements.txt", "./no-such-directory\n")]);
+        let failure = lab.create(3, &broken).await.unwrap_err();
+        assert_eq!(failure.kind, StartFailureKind::DependenciesFailed);
+        assert!(failure.log_tail.contains("no-such-directory"), "{failure:?}");
+        assert_eq!(std::fs::read_dir(lab.dir.path().join("data/deps")).unwrap().count(), 1);
+        lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
