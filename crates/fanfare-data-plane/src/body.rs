@@ -11,11 +11,11 @@ use fanfare_http1::{ErrorKind, ResponseBody};
 use fanfare_types::Timestamp;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use crate::core::Core;
 use crate::deadlines::Watched;
 use crate::lease::Lease;
+use crate::payload::Payload;
 use crate::stream::Stream;
 use crate::upstream::Connection;
 
@@ -23,7 +23,7 @@ use crate::upstream::Connection;
 pub(crate) type Recycle = Box<dyn FnOnce(Connection)>;
 
 /// The rest of a response from a sandbox or another data plane.
-pub(crate) type Upstream = ResponseBody<Stream, Incoming, Recycle>;
+pub(crate) type Upstream = ResponseBody<Stream, Payload, Recycle>;
 
 /// The body of an answer: the platform's own words, or a function's as they come.
 pub(crate) enum Body {

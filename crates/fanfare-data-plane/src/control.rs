@@ -79,7 +79,11 @@ impl Control {
     pub(crate) async fn run(mut self, ends: Ends) {
         let mut backoff = BACKOFF_MIN;
         while !ends.drained.is_cancelled() {
-            match timeout(DIAL_TIMEOUT, self.dialer.data_plane(self.gate.clone())).await {
+            let dialled = tokio::select! {
+                dialled = timeout(DIAL_TIMEOUT, self.dialer.data_plane(self.gate.clone())) => dialled,
+                () = ends.drained.cancelled() => return,
+            };
+            match dialled {
                 Ok(Ok(link)) => {
                     if self.session(link, &ends).await {
                         backoff = BACKOFF_MIN;
@@ -89,8 +93,10 @@ impl Control {
                 Ok(Err(error)) => tracing::warn!(%error, ?backoff, "no stream to the control plane"),
                 Err(_) => tracing::warn!(?backoff, "the control plane does not answer"),
             }
+            let draining = self.shared.draining.load(Ordering::Relaxed);
             tokio::select! {
                 () = ends.drained.cancelled() => {}
+                () = ends.drain.cancelled(), if !draining => self.drain(),
                 () = tokio::time::sleep(backoff) => backoff = (backoff * 2).min(BACKOFF_MAX),
             }
         }

@@ -9,7 +9,6 @@ use fanfare_http1::{ErrorKind, RequestBody, RequestHead, SendError};
 use fanfare_types::{Reason, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
-use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::body::{self, Body, Held, Recycle};
@@ -17,6 +16,7 @@ use crate::clock;
 use crate::core::Core;
 use crate::headers;
 use crate::lease::Lease;
+use crate::payload::Payload;
 use crate::problem::Problem;
 use crate::request::SERVER_TIMING;
 use crate::timing::Timing;
@@ -45,7 +45,7 @@ pub(crate) enum Attempt {
     Failed(Problem, HeaderValue),
     /// Nothing of the request was sent to the sandbox, which is condemned: another may have it.
     Unreached {
-        body: RequestBody<Incoming>,
+        body: RequestBody<Payload>,
         held: Held,
         why: io::Error,
     },
@@ -56,7 +56,7 @@ impl Call<'_> {
     pub(crate) async fn attempt(
         &mut self,
         lease: Rc<Lease>,
-        mut body: RequestBody<Incoming>,
+        mut body: RequestBody<Payload>,
         held: Held,
     ) -> Attempt {
         loop {
@@ -106,7 +106,7 @@ impl Call<'_> {
         &mut self,
         lease: &Rc<Lease>,
         connection: Connection,
-        body: RequestBody<Incoming>,
+        body: RequestBody<Payload>,
     ) -> Result<Response<body::Upstream>, Unanswered> {
         let left = lease.deadline.since(clock::now());
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
@@ -169,7 +169,7 @@ impl Call<'_> {
 
 enum Unanswered {
     Timeout,
-    Failed(SendError<Incoming>),
+    Failed(SendError<Payload>),
 }
 
 /// Why no response came though user code may have had the request.

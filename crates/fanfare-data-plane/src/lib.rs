@@ -26,6 +26,7 @@ mod listener;
 mod names;
 mod options;
 mod outlet;
+mod payload;
 mod peers;
 mod problem;
 mod request;

@@ -11,7 +11,6 @@ use fanfare_http1::{RequestBody, RequestHead};
 use fanfare_types::{Reason, Timestamp};
 use http::header::{HeaderName, HeaderValue};
 use http::{Response, request};
-use hyper::body::Incoming;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
@@ -19,6 +18,7 @@ use crate::body::{Body, Held, Recycle};
 use crate::clock;
 use crate::core::Core;
 use crate::headers;
+use crate::payload::Payload;
 use crate::problem::Problem;
 use crate::stream::{Socket, Stream};
 use crate::upstream::Connection;
@@ -83,7 +83,7 @@ pub(crate) enum Forwarded {
     Answered(Response<Body>),
     Failed(Problem),
     /// The owner cannot be reached, and nothing was sent to it: serve the request here.
-    ServeHere(RequestBody<Incoming>, Held),
+    ServeHere(RequestBody<Payload>, Held),
 }
 
 /// Sends a request on to the data plane at `address`, once. Target and fields are the client's; the answer is the
@@ -92,7 +92,7 @@ pub(crate) async fn forward(
     core: &Rc<Core>,
     address: &Arc<str>,
     parts: &request::Parts,
-    mut body: RequestBody<Incoming>,
+    mut body: RequestBody<Payload>,
     deadline: Timestamp,
     held: Held,
 ) -> Forwarded {

@@ -20,6 +20,7 @@ use crate::function::{Answer, Function, Taken};
 use crate::headers::{self, Client};
 use crate::invoke::{Attempt, Call};
 use crate::lease::Lease;
+use crate::payload::Payload;
 use crate::peers::{self, Forwarded};
 use crate::problem::Problem;
 use crate::request_id::REQUEST_ID;
@@ -115,20 +116,20 @@ async fn answer(
     if !forwarded {
         client.append(&mut parts.headers);
     }
-    let mut request = RequestBody::new(body);
+    let mut body = Unsent::Fresh(Payload::new(body));
     let mut held = held;
     if !forwarded && let Some(address) = function.owner().and_then(|owner| shared.peer(owner)) {
         let deadline = accepted + function.request_timeout();
-        match peers::forward(core, &address, &parts, request, deadline, held).await {
+        match peers::forward(core, &address, &parts, body.whole(), deadline, held).await {
             Forwarded::Answered(response) => return Ok(response),
             Forwarded::Failed(problem) => {
                 return Err(Failure::from(problem).of(function));
             }
-            Forwarded::ServeHere(whole, still) => (request, held) = (whole, still),
+            Forwarded::ServeHere(whole, still) => (body, held) = (Unsent::Again(whole), still),
         }
     }
     let work = Work { parts, target, upgrade, accepted };
-    invoke(core, &function, work, request, held).await.map_err(|failure| failure.of(function))
+    invoke(core, &function, work, body, held).await.map_err(|failure| failure.of(function))
 }
 
 /// A request that is ready to be sent.
@@ -140,12 +141,36 @@ struct Work {
     accepted: Timestamp,
 }
 
+/// A body of which nothing was sent.
+enum Unsent {
+    Fresh(Payload),
+    /// An attempt to send it failed before its first byte.
+    Again(RequestBody<Payload>),
+}
+
+impl Unsent {
+    fn whole(self) -> RequestBody<Payload> {
+        match self {
+            Unsent::Fresh(payload) => RequestBody::new(payload),
+            Unsent::Again(body) => body,
+        }
+    }
+
+    /// Resolves if the client fails meanwhile, as far as that can be seen.
+    async fn client_failed(&mut self) -> hyper::Error {
+        match self {
+            Unsent::Fresh(payload) => payload.client_failed().await,
+            Unsent::Again(_) => std::future::pending().await,
+        }
+    }
+}
+
 /// Gets a slot and sends the request; again with another sandbox as long as it provably reached none.
 async fn invoke(
     core: &Rc<Core>,
     function: &Arc<Function>,
     mut work: Work,
-    mut body: RequestBody<Incoming>,
+    mut body: Unsent,
     mut held: Held,
 ) -> Result<Response<Body>, Failure> {
     let shared = &core.shared;
@@ -162,17 +187,25 @@ async fn invoke(
         let slot = match taken {
             Taken::Now(Answer::Slot(slot)) => slot,
             Taken::Now(Answer::Refused(refusal)) => return Err(Problem::refused(&refusal).into()),
-            Taken::Later(answer) => wait(shared, function, place, answer).await?,
+            Taken::Later(answer) => tokio::select! {
+                biased;
+                slot = wait(shared, function, place, answer) => slot?,
+                // Dropping the wait leaves the queue.
+                error = body.client_failed() => {
+                    let detail = format!("the request's body broke off while it waited: {error}");
+                    return Err(Problem::new(Reason::BadRequest, detail).into());
+                }
+            },
         };
         let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, place.deadline));
-        match call.attempt(lease, body, held).await {
+        match call.attempt(lease, body.whole(), held).await {
             Attempt::Answered(response) => return Ok(response),
             Attempt::Failed(problem, timing) => {
                 return Err(Failure { problem, timing: Some(timing), function: None });
             }
             Attempt::Unreached { body: whole, held: still, why } => {
                 tracing::warn!(function = %function.name, %why, "a sandbox cannot be reached; trying another");
-                (body, held, last) = (whole, still, Some(why));
+                (body, held, last) = (Unsent::Again(whole), still, Some(why));
                 taken = function.requeue(shared, place);
             }
         }

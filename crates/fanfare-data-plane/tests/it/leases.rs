@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use fanfare_types::{FunctionRoute, SandboxId, Stages, ToDataPlane};
 
-use crate::client::{get, get_later};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+
+use crate::client::{Connection, get, get_later};
 use crate::rig::{F, Rig, hello, within};
 use crate::sandbox::{HeldSandbox, Sandbox};
 
@@ -58,25 +62,60 @@ async fn a_freed_slot_goes_to_the_longest_waiter() {
 }
 
 #[tokio::test]
-async fn a_request_that_leaves_the_queue_is_gone_from_it() {
+async fn requests_that_leave_the_queue_are_gone_from_it() {
     let (rig, mut control) = Rig::synced(vec![hello()]).await;
     let leaves = get_later(rig.address(), "/function/hello/leaves");
     control.demand(1).await;
-    let stays = get_later(rig.address(), "/function/hello/stays");
+    // With a body, the server notices only if the body is read while the request waits.
+    let mut client = Connection::open(rig.address()).await;
+    let with_body = Request::post("/function/hello/leaves")
+        .header("host", "gateway.test")
+        .body(Full::new(Bytes::from_static(b"{}")))
+        .unwrap();
+    let leaves_too = tokio::spawn(async move { client.call(with_body).await });
     control.demand(2).await;
+    let stays = get_later(rig.address(), "/function/hello/stays");
+    control.demand(3).await;
     leaves.abort();
-    // Its connection is dropped with it; the queue notices before it can be given a slot.
-    let mut queued = 2;
-    while queued != 1 {
-        tokio::task::yield_now().await;
-        queued = rig.data_plane.stats().functions[0].queued;
-    }
+    leaves_too.abort();
+    // Nobody is told that some of several have left: look until it is so.
+    let queued = || rig.data_plane.stats().functions[0].queued;
+    within("they leave", async {
+        while queued() != 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let mut sandbox = HeldSandbox::new(rig.dir(), 1);
     control.grant(1, sandbox.endpoint(), 1, None);
     let held = sandbox.next().await;
     assert_eq!(held.path, "/stays");
     held.answer("ok");
     assert_eq!(stays.await.unwrap().text(), "ok");
+    assert_eq!(rig.data_plane.stats().functions[0].condemned, 0);
+}
+
+#[tokio::test]
+async fn a_body_that_was_read_ahead_arrives_whole() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, |request: Request<hyper::body::Incoming>| async {
+        let length = request.headers().get("content-length").cloned();
+        let body = http_body_util::BodyExt::collect(request.into_body()).await.unwrap().to_bytes();
+        assert_eq!(length.unwrap().to_str().unwrap(), body.len().to_string());
+        http::Response::new(Full::new(body))
+    });
+    for (n, bytes) in (1..).zip([1, 1_000, 16 * 1024, 100_000, 3_000_000]) {
+        let sent: Bytes = (0..bytes).map(|i| (i % 251) as u8).collect::<Vec<_>>().into();
+        let body = Full::new(sent.clone());
+        let request = Request::post("/function/hello").header("host", "x.test").body(body).unwrap();
+        let mut client = Connection::open(rig.address()).await;
+        let answer = tokio::spawn(async move { client.call(request).await });
+        control.demand(1).await;
+        control.grant(n, &sandbox.endpoint, 1, None);
+        assert!(within("the echo", answer).await.unwrap().body == sent, "{bytes} bytes");
+        control.say(ToDataPlane::Revoke { sandbox: SandboxId(n), slots: 1 });
+        control.released().await;
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,75 @@
+//! The body of a request.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+/// Bytes that are read ahead for a request that waits.
+const READ_AHEAD_BYTES: usize = 16 * 1024;
+
+/// The client's body, of which the beginning may have been read ahead.
+///
+/// The server notices that a client has left only once the request is read to its end. Reading small bodies while the
+/// request waits takes those that leave out of the queue, where they would be found out only in a sandbox.
+pub(crate) struct Payload {
+    ahead: VecDeque<Frame<Bytes>>,
+    ahead_bytes: usize,
+    rest: Incoming,
+}
+
+impl Payload {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: body }
+    }
+
+    /// Reads ahead as far as that goes. Resolves only if the client fails.
+    pub(crate) async fn client_failed(&mut self) -> hyper::Error {
+        while self.ahead_bytes < READ_AHEAD_BYTES && !self.rest.is_end_stream() {
+            match self.rest.frame().await {
+                Some(Ok(frame)) => {
+                    self.ahead_bytes += frame.data_ref().map_or(0, Bytes::len);
+                    self.ahead.push_back(frame);
+                }
+                Some(Err(error)) => return error,
+                None => break,
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+impl Body for Payload {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(frame) = self.ahead.pop_front() {
+            self.ahead_bytes -= frame.data_ref().map_or(0, Bytes::len);
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        Pin::new(&mut self.rest).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ahead.is_empty() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let ahead = self.ahead_bytes as u64;
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(ahead));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(ahead));
+        }
+        hint
+    }
+}
