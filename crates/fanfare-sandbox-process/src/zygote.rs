@@ -35,6 +35,13 @@ use crate::sys;
 const CONTROL_FD: i32 = 4;
 /// Children of one zygote at once.
 const CHILDREN_MAX: usize = 10_000;
+/// What a child may cost its zygote's cgroup: page tables and pages copied before it is moved to its own stay charged
+/// where they were made.
+const CHILD_MEMORY_BYTES: u64 = 4 << 20;
+/// Children that room is made for at a time.
+const CHILDREN_STEP: usize = 64;
+/// Children of a zygote that may be on their way to their own cgroups.
+const FORKS_MAX: u32 = 1_024;
 
 /// How sandboxes of a revision are started.
 #[derive(Clone, Debug)]
@@ -105,11 +112,16 @@ pub(crate) struct Zygote {
     children: Mutex<Children>,
     stop: Arc<Notify>,
     gone: watch::Receiver<bool>,
+    cgroup: Arc<Cgroup>,
+    /// What its cgroup allows the import itself.
+    limits: Limits,
 }
 
 #[derive(Debug, Default)]
 struct Children {
     ended: bool,
+    /// So many children there is room for in the cgroup.
+    room: usize,
     next: u64,
     waiting: BTreeMap<u64, Child>,
 }
@@ -143,7 +155,7 @@ struct Parts {
     shared: Arc<Shared>,
     owner: Owner,
     name: String,
-    cgroup: Cgroup,
+    cgroup: Arc<Cgroup>,
     link: Arc<Link>,
     tmp: String,
     log: Log,
@@ -161,7 +173,8 @@ async fn start(
     let name = shared.other_name(&revision.name());
     let owner = shared.own(&name);
     let tmp = shared.tmp_path(&name);
-    let cgroup = shared.make(&name, Limits::of(&revision.spec.sizing), &[(Kind::File, tmp.clone())])?;
+    let limits = Limits::of(&revision.spec.sizing);
+    let cgroup = Arc::new(shared.make(&name, limits, &[(Kind::File, tmp.clone())])?);
     let link = match shared.links.get() {
         Ok(link) => link,
         Err(e) => {
@@ -190,6 +203,8 @@ async fn start(
                 children: Mutex::default(),
                 stop,
                 gone,
+                cgroup: parts.cgroup.clone(),
+                limits,
             });
             tokio::spawn(live(parts, zygote.clone(), gone_sender));
             Ok(Template::Zygote(zygote))
@@ -369,6 +384,14 @@ impl Zygote {
             children.next += 1;
             let id = children.next;
             children.waiting.insert(id, Child { forked: Some(forked_sender), exited: exited_sender });
+            if children.waiting.len() > children.room {
+                children.room = children.waiting.len() + CHILDREN_STEP;
+                self.cgroup.raise(Limits {
+                    memory_bytes: self.limits.memory_bytes + CHILD_MEMORY_BYTES * children.room as u64,
+                    pids: self.limits.pids + FORKS_MAX,
+                    ..self.limits
+                });
+            }
             id
         };
         let tmp = format!("/tmp/{sandbox}");

@@ -201,6 +201,17 @@ impl Cgroup {
         self.paths.iter().try_for_each(|path| fs::write(path.join("cgroup.procs"), pid.to_string()))
     }
 
+    /// Raises the limits; what cannot be raised stays.
+    pub(crate) fn raise(&self, limits: Limits) {
+        for path in &self.paths {
+            match &self.tree {
+                Tree::V1(_) => v1::raise(path, limits),
+                Tree::V2(_) => v2::raise(path, limits),
+                Tree::None => {}
+            }
+        }
+    }
+
     /// Processes killed for want of memory so far.
     pub(crate) fn oom_kills(&self) -> u64 {
         let file = match &self.tree {

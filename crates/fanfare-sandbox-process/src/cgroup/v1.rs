@@ -71,6 +71,15 @@ impl Tree {
     }
 }
 
+/// Raises the limits of a cgroup that is in use.
+pub(super) fn raise(dir: &Path, limits: Limits) {
+    // The larger of the two limits first: the kernel keeps them in order. A file is absent where its controller is.
+    for file in ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"] {
+        let _ = fs::write(dir.join(file), limits.memory_bytes.to_string());
+    }
+    let _ = fs::write(dir.join("pids.max"), limits.pids.to_string());
+}
+
 fn set(dir: &Path, controller: &str, limits: Limits) -> io::Result<()> {
     match controller {
         "memory" => {

@@ -84,6 +84,12 @@ impl Tree {
     }
 }
 
+/// Raises the limits of a cgroup that is in use. A file is absent where its controller is not enabled.
+pub(super) fn raise(dir: &Path, limits: Limits) {
+    let _ = fs::write(dir.join("memory.max"), limits.memory_bytes.to_string());
+    let _ = fs::write(dir.join("pids.max"), limits.pids.to_string());
+}
+
 fn enable(dir: &Path, controller: &str) -> io::Result<()> {
     fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"))
 }
