@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fanfare_control_plane::{ControlPlane, ControlPlaneError};
 use fanfare_data_plane::DataPlane;
@@ -10,7 +11,9 @@ use fanfare_types::Resources;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::Failure;
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::printer::Printer;
 use crate::roles::{self, RunningNode};
 
 /// Where the roles keep things and listen.
@@ -39,6 +42,25 @@ impl LocalOptions {
     }
 }
 
+/// Longest wait for the node's stream.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks at it: it takes a fraction of this.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Resolves when the control plane counts a node as connected: what is deployed before that is refused.
+async fn node_connected(api: &str, printer: Printer) -> Result<(), Failure> {
+    let client = Client::new(api, printer)?;
+    let connected = async {
+        while !client.status().await?.nodes.iter().any(|node| node.connected) {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        Ok(())
+    };
+    tokio::time::timeout(CONNECT_TIMEOUT, connected).await.unwrap_or_else(|_| {
+        Err(Failure::new(Exit::Timeout, format!("the node did not connect within {CONNECT_TIMEOUT:?}")))
+    })
+}
+
 /// The three roles, running.
 #[derive(Debug)]
 pub(crate) struct Local {
@@ -53,7 +75,7 @@ pub(crate) struct Local {
 
 impl Local {
     /// Starts the control plane, then the node, then the data plane; returns when functions can be called.
-    pub(crate) async fn start(options: LocalOptions) -> Result<Self, Failure> {
+    pub(crate) async fn start(options: LocalOptions, printer: Printer) -> Result<Self, Failure> {
         let store = roles::open_store(&options.data_dir).await?;
         let stop_control_plane = CancellationToken::new();
         // Whatever fails from here on ends what has begun.
@@ -81,6 +103,7 @@ impl Local {
         let node =
             RunningNode::start(&name, options.capacity, &options.data_dir, &options.run_dir, dialer).await?;
         data_plane.synced().await;
+        node_connected(&format!("http://{api_address}"), printer).await?;
         guard.disarm();
         data_plane_guard.disarm();
         Ok(Local {

@@ -19,7 +19,7 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         data_plane_address: args.listen,
     };
     let mut local = tokio::select! {
-        started = Local::start(options) => started?,
+        started = Local::start(options, printer) => started?,
         () = signals.next() => return Err(Failure::said(Exit::Platform)),
     };
     welcome(&local, printer)?;

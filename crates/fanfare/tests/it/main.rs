@@ -1,6 +1,7 @@
 //! The binary: against a double of the control API and the data plane (output, exit codes, errors), and as a whole.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
 mod deploy;
 mod double;

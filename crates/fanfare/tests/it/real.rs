@@ -191,6 +191,43 @@ async fn failures_say_what_and_why() {
     up.end().await;
 }
 
+/// A call that is in its handler: the handler has said so in the log.
+async fn in_flight(up: &Up, work: &str) -> Child {
+    up.write("slow.py", "import time\n\ndef handler(event, context):\n    print('begun')\n    time.sleep(event)\n    return 'done'\n");
+    assert_eq!(up.run(&["deploy", "slow.py"]).await.code, 0);
+    let mut logs = command(&up.api, &["logs", "-f", "slow"]).spawn().unwrap();
+    let mut lines = BufReader::new(logs.stdout.take().unwrap()).lines();
+    let call = command(&up.api, &["invoke", "slow", "-d", work]).spawn().unwrap();
+    while lines.next_line().await.unwrap().expect("the log goes on") != "begun" {}
+    call
+}
+
+#[tokio::test]
+async fn the_first_signal_lets_requests_finish() {
+    if !sandboxes_work("the_first_signal_lets_requests_finish").await {
+        return;
+    }
+    let up = Up::start().await;
+    let call = in_flight(&up, "1").await;
+    up.end().await;
+    let output = call.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"done"[..]), "{output:?}");
+}
+
+#[tokio::test]
+async fn the_second_signal_ends_at_once() {
+    if !sandboxes_work("the_second_signal_ends_at_once").await {
+        return;
+    }
+    let mut up = Up::start().await;
+    let call = in_flight(&up, "50").await;
+    up.server.signal("-INT").await;
+    up.server.signal("-TERM").await;
+    let code = tokio::time::timeout(READY, up.server.code()).await.expect("ends before the request does");
+    assert_eq!(code, Some(3));
+    assert_eq!(call.wait_with_output().await.unwrap().status.code(), Some(3));
+}
+
 #[tokio::test]
 async fn a_taken_port_names_its_owner() {
     let up = Up::start().await;
