@@ -9,6 +9,7 @@ mod benches;
 mod caller;
 mod cpu_clock;
 mod direct;
+mod emulate;
 mod error;
 mod inherit;
 mod load;
@@ -39,6 +40,10 @@ use error::{Context, Error, Result};
 use machine::Machine;
 use report::Report;
 
+/// As in `fanfare`, whose parts some of this program's roles are.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,6 +62,7 @@ fn run() -> Result<()> {
         Some(fanfare_sandbox_process::LAUNCHER_ARGUMENT) => fanfare_sandbox_process::launcher_main(),
         Some(upstream::ARGUMENT) => upstream::run(args),
         Some(bare::ARGUMENT) => bare::run(args),
+        Some(emulate::ARGUMENT) => emulate::run(args),
         _ => measure(&Args::parse_from(std::env::args().skip(1))),
     }
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::caller::Caller;
+use crate::emulate;
 use crate::error::{Context, Error, Result};
 use crate::load::Loader;
 use crate::process::Daemon;
@@ -49,6 +50,10 @@ pub(crate) struct Home {
 }
 
 impl Home {
+    fn run_dir(&self) -> PathBuf {
+        self.run.path().join("r")
+    }
+
     /// Fresh ones, the data on the same disk as `below`.
     pub(crate) fn new(below: &Path) -> Result<Home> {
         let data = tempfile::Builder::new().prefix("data-").tempdir_in(below).context(below.display())?;
@@ -83,8 +88,19 @@ impl Platform {
         }
         // More than the machine has: what is measured is not what fits.
         command.args(["--cpus", "1000", "--memory", "1000GiB"]);
+        Platform::run("fanfare up", command, home, cpus)
+    }
+
+    /// Starts one whose nodes make nothing, of which there may be many.
+    pub(crate) fn emulate(home: Home, nodes: usize) -> Result<Platform> {
+        let mut command = Command::new(std::env::current_exe().context("find this program")?);
+        command.args([emulate::ARGUMENT, &nodes.to_string()]).arg(home.data.path()).arg(home.run_dir());
+        Platform::run("the emulated platform", command, home, None)
+    }
+
+    fn run(name: &str, command: Command, home: Home, cpus: Option<&[usize]>) -> Result<Platform> {
         let log = home.data.path().join("log");
-        let mut daemon = Daemon::start("fanfare up", command, &log, cpus)?;
+        let mut daemon = Daemon::start(name, command, &log, cpus)?;
         let (functions, api_target) = daemon.until("its addresses", START_TIMEOUT, || {
             let text = fs::read_to_string(&log).ok()?;
             Some((address(&text, "functions")?, address(&text, "control API")?))
@@ -183,8 +199,7 @@ fn leftovers(home: &Home, below: &BTreeMap<u32, String>) -> Result<Vec<String>> 
         .filter(|(pid, started)| procfs::started(**pid) == **started && procfs::is_running(**pid));
     let mut left: Vec<String> =
         alive.map(|(pid, _)| format!("process {pid}: {}", procfs::command(*pid))).collect();
-    let orphans =
-        fanfare_sandbox_process::audit(&home.run.path().join("r")).context("look for what is left")?;
+    let orphans = fanfare_sandbox_process::audit(&home.run_dir()).context("look for what is left")?;
     left.extend(orphans.into_iter().map(|orphan| format!("{} {}", orphan.kind, orphan.what)));
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("read mounts")?;
     for dir in [home.run.path(), home.data.path()] {

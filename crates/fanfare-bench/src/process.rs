@@ -1,6 +1,7 @@
 //! Programs that a bench starts, each of which it also ends.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ pub(crate) struct Daemon {
     name: String,
     child: Child,
     log: PathBuf,
+    stopped: bool,
 }
 
 impl Daemon {
@@ -36,7 +38,7 @@ impl Daemon {
         let err = out.try_clone().context(log.display())?;
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         let child = affinity::with(cpus, || command.spawn().context(format!("start {name}")))?;
-        Ok(Daemon { name: name.to_owned(), child, log: log.to_owned() })
+        Ok(Daemon { name: name.to_owned(), child, log: log.to_owned(), stopped: false })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -79,6 +81,7 @@ impl Daemon {
     /// Ends it by SIGTERM, and says how long that took. A program that ends otherwise than well is a failure.
     pub(crate) fn stop(mut self, limit: Duration) -> Result<Duration> {
         let begun = Instant::now();
+        self.stopped = true;
         kill_process(self.raw_pid()?, Signal::TERM).context(format!("stop {}", self.name))?;
         match self.wait(limit)? {
             Some(status) if status.success() => Ok(begun.elapsed()),
@@ -110,6 +113,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if !self.stopped {
+            // Whoever drops it has failed; what it wrote may say why. A standard error that is closed has no reader.
+            let ended =
+                self.child.try_wait().ok().flatten().map_or("was running".to_owned(), |s| s.to_string());
+            let _ =
+                writeln!(std::io::stderr(), "{} {ended}, and wrote last:\n{}", self.name, self.log_tail());
+        }
         // Ended already, or ended now: nothing can be done about either failing.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,0 +1,103 @@
+//! `fanfare-bench __emulate NODES DATA-DIRECTORY RUN-DIRECTORY`: the platform in one process as `fanfare up` runs it,
+//! but with any number of node daemons, whose runtime is the fake one. What is left of a cold start is what deciding,
+//! ordering, announcing and carrying it costs.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fanfare_control_plane::ControlPlane;
+use fanfare_data_plane::DataPlane;
+use fanfare_link::Dialer;
+use fanfare_node::{Node, NodeOptions, RuntimeFactory};
+use fanfare_sandbox::Runtime;
+use fanfare_sandbox::fake::{FakeListener, FakeOptions, FakeRuntime};
+use fanfare_store::{RedbStore, Store};
+use fanfare_types::Resources;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Context, Error, Result};
+
+/// First argument of this mode.
+pub(crate) const ARGUMENT: &str = "__emulate";
+/// Most nodes.
+const NODES_MAX: usize = 10_000;
+/// What each node offers.
+const CAPACITY: Resources = Resources::new(1_000_000, 1 << 40);
+
+/// Runs until SIGTERM.
+pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
+    let mut arg = || args.next().ok_or_else(|| Error::new("usage: NODES DATA-DIRECTORY RUN-DIRECTORY"));
+    let nodes: usize = arg()?.parse().context("the number of nodes")?;
+    if !(1..=NODES_MAX).contains(&nodes) {
+        return Err(Error::new(format!("{nodes} nodes; 1 to {NODES_MAX} can be emulated")));
+    }
+    let (data_dir, run_dir) = (PathBuf::from(arg()?), PathBuf::from(arg()?));
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start tokio")?;
+    tokio.block_on(serve(nodes, &data_dir, &run_dir))
+}
+
+async fn serve(nodes: usize, data_dir: &Path, run_dir: &Path) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen to signals")?;
+    let directory = data_dir.join("store");
+    std::fs::create_dir_all(run_dir).context(run_dir.display())?;
+    let store =
+        tokio::task::spawn_blocking(move || RedbStore::open(&directory)).await.context("open the store")?;
+    let store: Arc<dyn Store> = Arc::new(store.context("open the store")?);
+    let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let stop_control_plane = CancellationToken::new();
+    let options = fanfare_control_plane::Options {
+        api_address: free,
+        link_address: None,
+        ..fanfare_control_plane::Options::new(data_dir.to_owned())
+    };
+    let control_plane = ControlPlane::start(options, store, stop_control_plane.clone())
+        .await
+        .context("start the control plane")?;
+    let (api, dialer) = (control_plane.api_address(), Dialer::in_process(control_plane.hub()));
+    let control_plane = tokio::spawn(control_plane.wait());
+
+    let stop_data_plane = CancellationToken::new();
+    let options = fanfare_data_plane::Options { listen: free, ..fanfare_data_plane::Options::default() };
+    let data_plane = DataPlane::start(options, dialer.clone(), stop_data_plane.clone())
+        .map_err(|error| Error::new(format!("start the data plane: {error}")))?;
+    let stop_nodes = CancellationToken::new();
+    let listener = FakeListener::unix(&run_dir.join("fake")).context("listen for the fake sandboxes")?;
+    let mut daemons = Vec::with_capacity(nodes);
+    for n in 0..nodes {
+        let name = format!("node-{n}");
+        let options = node_options(&name, &listener, data_dir, run_dir);
+        let daemon = Node::start(options, dialer.clone(), stop_nodes.clone().cancelled_owned()).await;
+        daemons.push(daemon.context(name)?);
+    }
+    data_plane.synced().await;
+    welcome(data_plane.address(), api)?;
+
+    terminate.recv().await;
+    stop_data_plane.cancel();
+    data_plane.stopped().await;
+    stop_nodes.cancel();
+    for daemon in daemons {
+        daemon.join().await;
+    }
+    stop_control_plane.cancel();
+    control_plane.await.context("the control plane")?.context("the control plane")
+}
+
+fn node_options(name: &str, listener: &Arc<FakeListener>, data_dir: &Path, run_dir: &Path) -> NodeOptions {
+    let listener = listener.clone();
+    let runtimes: RuntimeFactory = Box::new(move |outlets| {
+        let runtime = FakeRuntime::new(FakeOptions::default(), listener, outlets);
+        Box::pin(async move { Ok(vec![Arc::new(runtime) as Arc<dyn Runtime>]) })
+    });
+    let below = |dir: &Path| dir.join("nodes").join(name);
+    NodeOptions::new(name.into(), CAPACITY, runtimes, below(data_dir), below(run_dir))
+}
+
+/// The lines by which whoever started this finds it, as `fanfare up` prints them.
+fn welcome(functions: SocketAddr, api: SocketAddr) -> Result<()> {
+    let text = format!("functions    http://{functions}\ncontrol API  http://{api}\n");
+    std::io::stdout().write_all(text.as_bytes()).context("print")
+}
