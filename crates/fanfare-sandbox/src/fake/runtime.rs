@@ -13,14 +13,10 @@ use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::draw::Draw;
 use super::listener::FakeListener;
 use super::sandbox::{Phase, Sandbox, SandboxStats};
-use super::script::{Script, Start};
+use super::script::{Fate, Script};
 use crate::{LogLine, LogStream, Orphan, Outlets, Runtime, SandboxExit, Started};
-
-/// The status of a creation that failed by chance.
-const CHANCE_STATUS: i32 = 1;
 
 /// How the fake runtime behaves where a revision does not say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,12 +152,6 @@ impl Drop for FakeRuntime {
     }
 }
 
-/// What is to become of a creation.
-struct Fate {
-    delay: Option<Duration>,
-    exit: Option<i32>,
-}
-
 impl Inner {
     fn get(&self, sandbox: SandboxId) -> Option<Arc<Sandbox>> {
         self.state.lock().sandboxes.get(&sandbox).cloned()
@@ -172,19 +162,7 @@ impl Inner {
     }
 
     fn fate(&self, sandbox: Option<SandboxId>, script: &Script) -> Fate {
-        let options = *self.options.lock();
-        let mut draw = Draw::new(options.seed, sandbox.map_or(0, |id| id.0));
-        let delay = script
-            .create_delay
-            .unwrap_or_else(|| options.create_delay.saturating_add(options.jitter.mul_f64(draw.uniform())));
-        // A trial start must say whether the function can start, which chance does not decide.
-        let unlucky =
-            sandbox.is_some() && draw.uniform() < script.failure_rate.unwrap_or(options.failure_rate);
-        match script.start {
-            Start::Never => Fate { delay: None, exit: None },
-            Start::Exit(status) => Fate { delay: Some(delay), exit: Some(status) },
-            Start::Ready => Fate { delay: Some(delay), exit: unlucky.then_some(CHANCE_STATUS) },
-        }
+        script.fate(&self.options.lock(), sandbox)
     }
 
     fn admit(

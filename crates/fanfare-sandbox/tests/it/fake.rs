@@ -180,8 +180,6 @@ async fn delays_and_chance_are_repeatable() {
     }
     let fates = |run: &[Result<Duration, _>]| run.iter().map(Result::is_ok).collect::<Vec<_>>();
     assert_eq!(fates(&runs[0]), fates(&runs[1]));
-    let delays: std::collections::BTreeSet<_> = runs[0].iter().flatten().map(Duration::as_millis).collect();
-    assert!(delays.len() > 20, "jitter spreads: {delays:?}");
 }
 
 #[tokio::test]
