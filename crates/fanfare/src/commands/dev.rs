@@ -148,8 +148,7 @@ impl Session<'_> {
         if self.served.as_ref() == Some(&document) {
             return Ok(false);
         }
-        self.prove(&document).await?;
-        quiet.client.put_function(&document).await?;
+        self.replace(&document).await?;
         self.served = Some(document);
         Ok(true)
     }
@@ -159,19 +158,27 @@ impl Session<'_> {
         deploy::upload(context, &self.args.source.path, document).await
     }
 
-    /// Has a node start the function once under another name, which is then removed.
-    async fn prove(&self, document: &FunctionDocument) -> Result<(), Failure> {
-        let client = &self.context.client;
+    /// Has a node start the function once under another name, and registers it only when that went well.
+    async fn replace(&self, document: &FunctionDocument) -> Result<(), Failure> {
+        let Context { client, printer } = self.context;
         let name = proof_name(&document.name)?;
-        // The proof alone is wanted, not its sandboxes.
-        let scaling = ScalingDocument::default();
+        // The proof alone is wanted, not its sandboxes; the profile has a say in other fields.
+        let profile = document.scaling.profile;
+        let scaling = ScalingDocument { profile, initial: Some(0), ..ScalingDocument::default() };
         let proof = FunctionDocument { name: name.to_string(), scaling, ..document.clone() };
         client.put_function(&proof).await?;
         let proved = client.prepare(&name).await;
-        if let Err(failure) = client.delete_function(&name).await {
-            self.context.printer.warning(format_args!("cannot remove {name}: {failure}"));
+        let register = async {
+            match proved {
+                Ok(_) => client.put_function(document).await.map(|_| ()),
+                Err(failure) => Err(Failure { next: None, ..failure }),
+            }
+        };
+        let (removed, registered) = tokio::join!(client.delete_function(&name), register);
+        if let Err(failure) = removed {
+            printer.warning(format_args!("cannot remove {name}: {failure}"));
         }
-        proved.map(|_| ()).map_err(|failure| Failure { next: None, ..failure })
+        registered
     }
 
     /// Has the new version's template made. Meanwhile the platform replaces the sandboxes of the version before, which
