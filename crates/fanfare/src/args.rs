@@ -1,14 +1,19 @@
 //! What may be written on the command line.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod roles;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use fanfare_types::{FunctionName, Resources};
+use fanfare_types::FunctionName;
 
 use crate::printer::Output;
-use crate::roles;
 use crate::settings::SettingsArgs;
+
+pub(crate) use roles::{
+    API_ADDRESS, ControlPlaneArgs, DATA_PLANE_ADDRESS, DataPlaneArgs, DemoArgs, DoctorArgs, LINK_ADDRESS,
+    NodeArgs, UpArgs,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,159 +86,6 @@ pub(crate) enum Command {
     #[command(name = "__sample-server", hide = true)]
     SampleServer,
 }
-
-/// Run everything on this machine: control plane, data plane and node in one process.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare up
-  fanfare up --cpus 4 --memory 8GiB --listen 0.0.0.0:8080")]
-pub(crate) struct UpArgs {
-    #[command(flatten)]
-    pub(crate) dirs: DirArgs,
-    #[command(flatten)]
-    pub(crate) capacity: CapacityArgs,
-    /// Where functions are called.
-    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS")]
-    pub(crate) listen: SocketAddr,
-    /// Where the control API listens. Anyone who reaches it may do anything.
-    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS")]
-    pub(crate) api_listen: SocketAddr,
-    /// Where more nodes and data planes connect.
-    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
-    pub(crate) grpc_listen: SocketAddr,
-}
-
-/// Start everything in a temporary directory, call it cold, warm and all at once, and print what it took.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare demo
-  fanfare demo -o json")]
-pub(crate) struct DemoArgs {
-    /// Requests in the surge.
-    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2_000))]
-    pub(crate) surge: u32,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-/// Check this machine: interpreters, isolation, ports, directories, and what was left behind.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare doctor
-  fanfare doctor -o json")]
-pub(crate) struct DoctorArgs {
-    #[command(flatten)]
-    pub(crate) dirs: DirArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-/// Run a control plane: it decides.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare control-plane
-  fanfare control-plane --grpc-listen 10.0.0.1:9090")]
-pub(crate) struct ControlPlaneArgs {
-    /// What outlives a restart [default: /var/lib/fanfare as root, else $XDG_STATE_HOME/fanfare].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) data_dir: Option<PathBuf>,
-    /// Its name.
-    #[arg(long, default_value = "control-plane")]
-    pub(crate) name: String,
-    /// Where the control API listens. Anyone who reaches it may do anything.
-    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS")]
-    pub(crate) api_listen: SocketAddr,
-    /// Where nodes and data planes connect. Anyone who reaches it may join.
-    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
-    pub(crate) grpc_listen: SocketAddr,
-}
-
-/// Run a data plane: it carries requests to functions.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare data-plane --control-plane http://127.0.0.1:9090
-  fanfare data-plane --control-plane http://10.0.0.1:9090 --listen 0.0.0.0:8080 --address 10.0.0.2:8080")]
-pub(crate) struct DataPlaneArgs {
-    #[command(flatten)]
-    pub(crate) join: JoinArgs,
-    /// Where functions are called.
-    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS")]
-    pub(crate) listen: SocketAddr,
-    /// Where clients and other data planes reach it [default: where it listens].
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) address: Option<String>,
-    /// Threads that serve requests [default: one per CPU].
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub(crate) threads: usize,
-}
-
-/// Run a node daemon: it makes the sandboxes of this machine.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare node --control-plane http://127.0.0.1:9090
-  fanfare node --control-plane http://10.0.0.1:9090 --cpus 8 --memory 16GiB")]
-pub(crate) struct NodeArgs {
-    #[command(flatten)]
-    pub(crate) join: JoinArgs,
-    #[command(flatten)]
-    pub(crate) dirs: DirArgs,
-    #[command(flatten)]
-    pub(crate) capacity: CapacityArgs,
-}
-
-/// Which control plane a role belongs to, and under which name.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct JoinArgs {
-    /// Where the control plane's streams are.
-    #[arg(long, env = "FANFARE_CONTROL_PLANE", default_value = "http://127.0.0.1:9090", value_name = "URL")]
-    pub(crate) control_plane: String,
-    /// Its name, the same after a restart [default: this machine's].
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-}
-
-/// Where things are kept.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct DirArgs {
-    /// What outlives a restart [default: /var/lib/fanfare as root, else $XDG_STATE_HOME/fanfare].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) data_dir: Option<PathBuf>,
-    /// Sockets and journals [default: /run/fanfare as root, else $XDG_RUNTIME_DIR/fanfare].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) run_dir: Option<PathBuf>,
-}
-
-/// What this machine offers.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct CapacityArgs {
-    /// CPUs for sandboxes, e.g. 3.5 [default: all].
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
-    pub(crate) cpus: Option<u64>,
-    /// Memory for sandboxes, e.g. 8GiB [default: three quarters].
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub(crate) memory: Option<u64>,
-}
-
-impl CapacityArgs {
-    /// What is given, and the machine's for what is not.
-    pub(crate) fn resources(&self) -> Resources {
-        let machine = roles::machine();
-        Resources::new(self.cpus.unwrap_or(machine.cpu_milli), self.memory.unwrap_or(machine.memory_bytes))
-    }
-}
-
-/// Where functions are called, unless told otherwise.
-pub(crate) const DATA_PLANE_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Where the control API listens, unless told otherwise.
-pub(crate) const API_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
-/// Where nodes and data planes connect, unless told otherwise.
-pub(crate) const LINK_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
 /// Register a function from a file or a directory, or replace it.
 #[derive(ClapArgs, Debug)]
@@ -419,16 +271,6 @@ pub(crate) struct CompletionsArgs {
 
 fn function_name(text: &str) -> Result<FunctionName, String> {
     FunctionName::new(text).map_err(|e| format!("the name {e}"))
-}
-
-fn cpus(text: &str) -> Result<u64, String> {
-    let cpus = fanfare_api::parse_cpus(text).filter(|milli| *milli > 0);
-    cpus.ok_or_else(|| "give CPUs such as 2, 0.5 or 500m".to_owned())
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    let bytes = fanfare_api::parse_bytes(text).filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| "give a size such as 512MiB or 8GiB".to_owned())
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {
