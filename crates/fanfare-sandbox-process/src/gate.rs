@@ -1,7 +1,7 @@
 //! The conversation with a language shim about one sandbox (`shims/PROTOCOL.md`, section 2.1).
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use fanfare_types::{StartFailure, StartFailureKind};
 use rustix::net::{RecvFlags, SendFlags};
@@ -69,10 +69,11 @@ impl Gate {
         Ok((Gate { socket: sys::async_fd(ours, Interest::READABLE)? }, theirs))
     }
 
-    /// Lets the sandbox load user code. May be sent before it asks.
-    pub(crate) fn go(&self) -> io::Result<()> {
+    /// Lets the sandbox load user code, after it has joined the cgroups of these files. May be sent before it asks.
+    pub(crate) fn go(&self, join: &[OwnedFd]) -> io::Result<()> {
         let message = serde_json::to_vec(&Go::Go {})?;
-        fdmsg::send(self.socket.get_ref(), &message, &[], SendFlags::DONTWAIT)
+        let fds: Vec<_> = join.iter().map(AsFd::as_fd).collect();
+        fdmsg::send(self.socket.get_ref(), &message, &fds, SendFlags::DONTWAIT)
     }
 
     /// The next word, with the sender's process id on this host; `None` when it has closed its end.
@@ -90,12 +91,11 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[tokio::test]
     async fn words_carry_the_senders_pid() {
         let (gate, theirs) = Gate::new().unwrap();
-        gate.go().unwrap();
+        gate.go(&[]).unwrap();
         let mut buffer = [0; 64];
         let packet = fdmsg::receive(&theirs, &mut buffer, RecvFlags::empty()).unwrap();
         assert_eq!(&buffer[..packet.len], br#"{"type":"go"}"#);

@@ -41,12 +41,16 @@ pub(crate) struct Launch<'a> {
 }
 
 /// What the start of a cloned sandbox is followed by.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Cloned {
     gate: Option<Gate>,
     expect: Option<Expect>,
     /// Ready as soon as it runs.
     ready_when_running: bool,
+    /// A process whose own word it is that it is in the cgroup.
+    joined: Option<i32>,
+    /// When it began to be made by its zygote, and when it was there; of others the time of the clone counts.
+    pub(crate) forked: Option<(Instant, Instant)>,
     what: &'static str,
 }
 
@@ -106,7 +110,7 @@ async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, St
     spec.env = prepared.env(Some(name));
     spec.binds = prepared.binds.clone();
     spec.tmp = Tmp::Own { bytes: revision.spec.sizing.tmp_limit_bytes };
-    let mut cloned = Cloned { gate: None, expect: None, ready_when_running: false, what: "program" };
+    let mut cloned = Cloned { what: "program", ..Cloned::default() };
     let mut fds: Vec<OwnedFd> = Vec::new();
     if let Some(listener) = listener {
         if prove && prepared.serving == Serving::Listener {
@@ -131,7 +135,7 @@ async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, St
                 spec.argv.push("serve".into());
             }
             let (gate, theirs) = Gate::new().map_err(io("gate"))?;
-            gate.go().map_err(io("gate"))?;
+            gate.go(&[]).map_err(io("gate"))?;
             spec.fds.push(GATE_FD);
             fds.push(theirs);
             cloned.gate = Some(gate);
@@ -160,7 +164,9 @@ async fn fork(
         TmpMount { path: tmp, bytes: revision.spec.sizing.tmp_limit_bytes, uid: revision.uid, shared: false };
     link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
     let (gate, theirs) = Gate::new().map_err(io("gate"))?;
+    gate.go(&cgroup.joining_files().map_err(io("cgroup"))?).map_err(io("gate"))?;
     let fds = vec![listener.into(), outputs.0, outputs.1, theirs];
+    let begun = Instant::now();
     let status = zygote.fork(name, revision.spec.sizing.handler_processes, fds).await?;
     let pid = match gate.word().await.map_err(io("gate"))? {
         Some((GateWord::Hello, Some(pid))) if pid > 0 => pid,
@@ -174,14 +180,17 @@ async fn fork(
         forked.born(pid, pidfd, status).map_err(io("zygote's child"))?;
     }
     shared.journal.add_process(name, pid).map_err(io("journal"))?;
-    cgroup.adopt(pid).map_err(io("cgroup"))?;
-    gate.go().map_err(io("gate"))?;
-    Ok(Cloned { gate: Some(gate), expect: None, ready_when_running: false, what: "interpreter" })
+    Ok(Cloned {
+        gate: Some(gate),
+        joined: Some(pid),
+        forked: Some((begun, Instant::now())),
+        ..Cloned::default()
+    })
 }
 
 /// Waits until a cloned sandbox is ready.
-pub(crate) async fn ready(body: &mut Body, cloned: Cloned) -> Result<Up, NotReady> {
-    let mut up = Up { running: None, address: None };
+pub(crate) async fn ready(body: &mut Body, cgroup: &Cgroup, cloned: Cloned) -> Result<Up, NotReady> {
+    let mut up = Up { running: cloned.forked.map(|(_, there)| there), address: None };
     let mut status = None;
     let (reached_sender, mut reached) = oneshot::channel();
     let mut reached_sender = Some(reached_sender);
@@ -215,7 +224,12 @@ pub(crate) async fn ready(body: &mut Body, cloned: Cloned) -> Result<Up, NotRead
                 Err(_) => watching = false,
             },
             word = next_word(gate) => match word {
-                Ok(Some((GateWord::Ready, _))) => return Ok(up),
+                Ok(Some((GateWord::Ready, _))) => match cloned.joined {
+                    Some(pid) if !cgroup.contains(pid) => {
+                        return Err(NotReady::Failed(node_failure("cgroup", "the sandbox did not join it")));
+                    }
+                    _ => return Ok(up),
+                },
                 Ok(Some((GateWord::Failed(why), _))) => return Err(NotReady::Failed(why.into_failure())),
                 Ok(Some((GateWord::Hello, _))) => {}
                 // It has ended, of which the body tells more.

@@ -65,7 +65,8 @@ impl ProcessRuntime {
         let config = Config {
             run_dir: run_dir.to_string_lossy().into_owned(),
             user_namespace: !root,
-            netns_pool: options.netns_pool,
+            // An ordinary user's process could not go back to the host's network namespace after making one.
+            netns_pool: if root { options.netns_pool } else { 0 },
         };
         let link = LinkOptions { command: options.launcher.clone(), config, lock };
         let (links, powers) = Links::start(link).await?;

@@ -217,9 +217,9 @@ impl Sandbox {
             prove: self.purpose == Purpose::Prove,
         };
         let cloned = launch::launch(launch, &mut self.body).await?;
-        let created = Instant::now();
+        let created = cloned.forked.map_or_else(Instant::now, |(begun, _)| begun);
         let body = self.body.as_mut().ok_or_else(|| node_failure("launch", "nothing started"))?;
-        let up = match launch::ready(body, cloned).await {
+        let up = match launch::ready(body, &cgroup, cloned).await {
             Ok(up) => up,
             Err(launch::NotReady::Ended(status)) => {
                 self.status = status;

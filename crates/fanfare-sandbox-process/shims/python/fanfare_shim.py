@@ -19,6 +19,7 @@ RECV_BYTES = 64 * 1024
 CONNECTIONS_MAX = 1024
 PACKET_BYTES_MAX = 128 * 1024
 FILTER_INSTRUCTIONS_MAX = 4096
+JOIN_FILES_MAX = 8
 PROCESSES_MAX = 1000
 DETAIL_CHARS_MAX = 300
 TRACE_BYTES_MAX = 8192
@@ -157,7 +158,7 @@ def pass_gate(gate):
     """Says hello and waits to be let through; False when the runtime has gone instead."""
     try:
         gate.sendall(b'{"type":"hello"}')
-        packet, _ = receive_packet(gate, 0)
+        packet, join = receive_packet(gate, JOIN_FILES_MAX)
     except ConnectionError:
         return False
     if not packet:
@@ -165,10 +166,21 @@ def pass_gate(gate):
     message = parse_packet(packet)
     if message.get("type") != "go":
         protocol_error("%.40r where go was expected" % message.get("type"))
+    join_cgroups(join)
     add_env(message.get("env", {}))
     if message.get("seccomp_filter"):
         install_filter(message["seccomp_filter"])
     return True
+
+
+def join_cgroups(files):
+    """Moves this process, before anything of the sandbox is allocated."""
+    try:
+        for fd in files:
+            os.write(fd, b"0")
+            os.close(fd)
+    except OSError as e:
+        raise Failure("internal", "a cgroup cannot be joined: %s" % e) from None
 
 
 def install_filter(text):

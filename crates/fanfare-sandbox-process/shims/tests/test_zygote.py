@@ -238,6 +238,28 @@ class ZygoteTest(unittest.TestCase):
         self.kill_later(plain)
         self.assertEqual(plain.ask().json()["seccomp"], "0", "its siblings have none of it")
 
+    def test_go_carries_files_to_join(self):
+        zygote = Zygote(self, "counts_imports.py").imported()
+        pipes = [os.pipe() for _ in range(3)]
+        sandbox = zygote.fork(go=False)
+        self.assertEqual(sandbox.gate.receive(), {"type": "hello"})
+        sandbox.gate.send({"type": "go"}, [write for _, write in pipes])
+        for read, write in pipes:
+            os.close(write)
+            # To the end: the sandbox has closed its copies.
+            self.assertEqual(os.read(read, 10) + os.read(read, 10), b"0")
+            os.close(read)
+        sandbox.ready()
+        self.kill_later(sandbox)
+        read, write = os.pipe()
+        refused = zygote.fork(go=False)
+        self.assertEqual(refused.gate.receive(), {"type": "hello"})
+        refused.gate.send(b'{"type":"go"}', [read])
+        os.close(read)
+        os.close(write)
+        message = refused.gate.receive()
+        self.assertEqual((message["type"], message["kind"]), ("failed", "internal"))
+
     def test_seccomp_filters_that_cannot_be_installed(self):
         zygote = Zygote(self, "counts_imports.py").imported()
         for text in ("zz", "00", ALLOW + "00", "0" * 16, ALLOW * 4097):

@@ -196,9 +196,28 @@ impl Cgroup {
         }
     }
 
-    /// Moves a process with one thread.
-    pub(crate) fn adopt(&self, pid: i32) -> io::Result<()> {
-        self.paths.iter().try_for_each(|path| fs::write(path.join("cgroup.procs"), pid.to_string()))
+    /// Files through which a process moves itself, by writing `0` to each. Only that form, a thread moving itself by
+    /// `tasks`, does without the lock that all forks of the machine take.
+    pub(crate) fn joining_files(&self) -> io::Result<Vec<OwnedFd>> {
+        let open = |file: PathBuf| fs::OpenOptions::new().write(true).open(file).map(OwnedFd::from);
+        match &self.tree {
+            Tree::V1(_) => v1::tasks(&self.paths),
+            Tree::V2(_) => Ok(vec![open(self.paths[0].join("cgroup.procs"))?]),
+            Tree::None => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether a process is in it.
+    pub(crate) fn contains(&self, pid: i32) -> bool {
+        let Some(end) = self.paths.first().and_then(|path| {
+            let (name, instance) = (path.file_name()?, path.parent()?.file_name()?);
+            Some(format!("/{PARENT}/{}/{}", instance.to_str()?, name.to_str()?))
+        }) else {
+            // There is nothing to be in.
+            return true;
+        };
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        cgroups.lines().filter(|line| line.ends_with(&end)).count() >= self.paths.len()
     }
 
     /// Raises the limits; what cannot be raised stays.

@@ -21,7 +21,7 @@ use crate::fdmsg;
 use crate::launcher::netns;
 use crate::launcher::protocol::{SpawnSpec, Step, Watch, Word};
 use crate::root::Layout;
-use crate::sys::{self, BpfInstruction, Exec};
+use crate::sys::{self, BpfInstruction, Exec, SingleThreaded};
 
 /// The control socket's number in this process; above those that a program is given.
 const CONTROL_FD: i32 = 100;
@@ -40,10 +40,21 @@ pub(crate) struct Plan {
     pub(crate) fds: Vec<OwnedFd>,
     /// `tasks` files to write to.
     pub(crate) cgroup_tasks: Vec<OwnedFd>,
-    /// The network namespace to enter.
-    pub(crate) netns: Option<OwnedFd>,
+    /// Its network.
+    pub(crate) netns: Netns,
     /// The filter to install.
     pub(crate) filter: Vec<BpfInstruction>,
+}
+
+/// The network namespace of a new sandbox.
+#[derive(Debug)]
+pub(crate) enum Netns {
+    /// This one, made ahead.
+    Ready(OwnedFd),
+    /// One to be made.
+    New,
+    /// The launcher's.
+    Host,
 }
 
 type SetupError = (Step, i32);
@@ -53,7 +64,7 @@ fn step<T>(step: Step, result: Result<T, impl Into<io::Error>>) -> Result<T, Set
 }
 
 /// Runs in the copy of the launcher that is process 1 of the new namespaces.
-pub(crate) fn run(plan: Plan, root: &Path) -> ! {
+pub(crate) fn run(proof: &SingleThreaded, plan: Plan, root: &Path) -> ! {
     // Descriptors are closed by number here; their owners must not close them again.
     let plan = ManuallyDrop::new(plan);
     let placed = Raised::new(&plan).and_then(|raised| {
@@ -61,7 +72,7 @@ pub(crate) fn run(plan: Plan, root: &Path) -> ! {
         Ok((raised, sys::inherited(CONTROL_FD)?))
     });
     let Ok((raised, control)) = placed else { sys::exit_now(1) };
-    match set_up(&plan, raised, root, &control) {
+    match set_up(proof, &plan, raised, root, &control) {
         Ok(pid) => serve(pid, &control),
         Err((step, errno)) => {
             say(&control, Word::Failed { step, errno }, &[]);
@@ -96,14 +107,22 @@ fn say(control: &OwnedFd, word: Word, fds: &[BorrowedFd<'_>]) {
 }
 
 /// Everything up to the running program, whose pid it returns.
-fn set_up(plan: &Plan, raised: Raised, root: &Path, control: &OwnedFd) -> Result<i32, SetupError> {
+fn set_up(
+    proof: &SingleThreaded,
+    plan: &Plan,
+    raised: Raised,
+    root: &Path,
+    control: &OwnedFd,
+) -> Result<i32, SetupError> {
     let spec = &plan.spec;
     for tasks in &plan.cgroup_tasks {
         // `0` is the writer itself: the kernel then need not stop other migrations, which would cost a grace period.
         step(Step::Cgroup, rustix::io::write(tasks, b"0"))?;
     }
-    if let Some(namespace) = &plan.netns {
-        step(Step::Network, netns::enter(namespace))?;
+    match &plan.netns {
+        Netns::Ready(namespace) => step(Step::Network, netns::enter(namespace))?,
+        Netns::New => step(Step::Network, netns::enter_new(proof))?,
+        Netns::Host => {}
     }
     let layout = Layout::new(root);
     step(Step::Bind, layout.binds(&spec.binds))?;

@@ -22,6 +22,10 @@ use crate::{recover, root};
 /// changes.
 const UNNEEDED_MOUNTS: [&str; 2] = ["/sys", "/dev/pts"];
 
+/// How long nothing must be asked for before another network namespace is made: sandboxes that are starting need the
+/// processors more.
+const POOL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
 /// Runs as the launcher until the daemon's socket, which is standard input, ends. A program that uses
 /// [`crate::ProcessRuntime`] calls this as the first thing in `main` when its first argument is
 /// [`crate::LAUNCHER_ARGUMENT`].
@@ -49,7 +53,11 @@ fn run() -> io::Result<()> {
         Ok((mut launcher, powers)) => {
             protocol::send(&socket, &Reply::Ready(powers), &[], SendFlags::empty())?;
             let served = launcher.serve(&socket, &mut buffer);
-            launcher.finish();
+            launcher.end_all();
+            // After an error of its own the daemon lives, and cleans up itself.
+            if served.is_ok() {
+                launcher.clean_up();
+            }
             drop(lock);
             served
         }
@@ -102,7 +110,7 @@ impl Launcher {
         let powers = root::build(&root)?;
         let launcher = Launcher {
             pool: NetnsPool::new(config.netns_pool)?,
-            filters: Filters::new().map_err(io::Error::other)?,
+            filters: Filters::new(),
             proof,
             run_dir,
             root,
@@ -115,9 +123,8 @@ impl Launcher {
 
     /// Until the daemon's end of the socket is closed.
     fn serve(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         loop {
-            let idle = self.pool.wants_more().then_some(&now);
+            let idle = self.pool.wants_more().then_some(&POOL_PAUSE);
             let mut poll = [PollFd::new(socket, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
             match rustix::event::poll(&mut poll, idle) {
                 Ok(0) => {
@@ -195,8 +202,8 @@ impl Launcher {
         }
     }
 
-    /// Ends everything that was started and removes what it owned.
-    fn finish(&mut self) {
+    /// Ends everything that was started.
+    fn end_all(&mut self) {
         for pidfd in self.running.values() {
             let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
         }
@@ -209,6 +216,10 @@ impl Launcher {
                 Err(_) => break,
             }
         }
+    }
+
+    /// Removes what a daemon that is gone has left.
+    fn clean_up(&mut self) {
         // The template's mounts end with this namespace; the host's own view has the cgroups.
         if let Some(host) = self.host_mounts.take() {
             let kind = Some(LinkNameSpaceType::Mount);

@@ -46,23 +46,22 @@ impl NetnsPool {
         Ok(())
     }
 
-    /// Takes one, making it if need be.
-    pub(crate) fn take(&mut self, proof: &SingleThreaded) -> io::Result<OwnedFd> {
-        match self.ready.pop_front() {
-            Some(namespace) => Ok(namespace),
-            None => self.make(proof),
-        }
+    /// Takes one, if one is ready.
+    pub(crate) fn take(&mut self) -> Option<OwnedFd> {
+        self.ready.pop_front()
     }
 
     fn make(&self, proof: &SingleThreaded) -> io::Result<OwnedFd> {
-        sys::unshare(proof, libc::CLONE_NEWNET)?;
-        let made = (|| {
-            let socket =
-                rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-            sys::loopback_up(socket.as_fd())?;
-            current()
-        })();
+        let made = enter_new(proof).and_then(|()| current());
         enter(&self.host)?;
         made
     }
+}
+
+/// Moves this process into a new network namespace, and brings its loopback interface up.
+pub(crate) fn enter_new(proof: &SingleThreaded) -> io::Result<()> {
+    sys::unshare(proof, libc::CLONE_NEWNET)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sys::loopback_up(socket.as_fd())
 }

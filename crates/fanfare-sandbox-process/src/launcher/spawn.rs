@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use crate::launcher::init::{self, Plan};
+use crate::launcher::init::{self, Netns, Plan};
 use crate::launcher::netns::NetnsPool;
 use crate::launcher::protocol::{CgroupJoin, Network, SpawnSpec};
 use crate::seccomp;
@@ -22,15 +22,16 @@ pub(crate) fn spawn(
 ) -> Result<(i32, OwnedFd), (&'static str, io::Error)> {
     let exec = Exec::new(&spec.argv, &spec.env).map_err(|e| ("reading the command", e))?;
     let netns = match spec.network {
-        Network::Loopback => Some(pool.take(proof).map_err(|e| ("making a network namespace", e))?),
-        Network::Host => None,
+        // Made by the sandbox itself when none is ready: several can do that at once.
+        Network::Loopback => pool.take().map_or(Netns::New, Netns::Ready),
+        Network::Host => Netns::Host,
     };
     let filter = filters.get(spec.watch).to_vec();
     let (plan, cgroup) = arrange(spec, fds, exec, netns, filter)
         .ok_or(("reading the request", io::Error::from_raw_os_error(libc::EBADMSG)))?;
     let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     match sys::fork(proof, namespaces, cgroup.as_ref().map(AsFd::as_fd)) {
-        Ok(Forked::Child) => init::run(plan, root),
+        Ok(Forked::Child) => init::run(proof, plan, root),
         Ok(Forked::Parent { pid, pidfd }) => Ok((pid, pidfd)),
         Err(e) => Err(("cloning", e)),
     }
@@ -41,7 +42,7 @@ fn arrange(
     spec: SpawnSpec,
     fds: Vec<OwnedFd>,
     exec: Exec,
-    netns: Option<OwnedFd>,
+    netns: Netns,
     filter: Vec<sys::BpfInstruction>,
 ) -> Option<(Plan, Option<OwnedFd>)> {
     let mut fds = fds.into_iter();

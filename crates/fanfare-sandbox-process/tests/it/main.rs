@@ -18,6 +18,7 @@ mod isolation;
 mod limits;
 mod starting;
 mod support;
+mod user;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -38,13 +39,16 @@ fn main() {
     match args.get(1).map(String::as_str) {
         Some(fanfare_sandbox_process::LAUNCHER_ARGUMENT) => fanfare_sandbox_process::launcher_main(),
         Some(daemon::ARGUMENT) => daemon::main(&args[2..]),
+        Some(user::ARGUMENT) => user::main(),
         _ => {}
     }
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("SKIPPED: tests of isolation and limits need root");
     }
+    // What an ordinary user has, root tests as another user, and an ordinary user as himself.
     let all = [
+        user::CASES,
         isolation::CASES,
         limits::CASES,
         starting::CASES,
@@ -57,7 +61,7 @@ fn main() {
         Trial::test(name.trim_start_matches("it::"), move || {
             std::panic::catch_unwind(run).map_err(|panic| Failed::from(support::message(&*panic)))
         })
-        .with_ignored_flag(!root)
+        .with_ignored_flag(!root && !user::CASES.iter().any(|(known, _)| *known == name))
     });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }
