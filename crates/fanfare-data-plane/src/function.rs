@@ -285,6 +285,39 @@ impl Function {
 mod tests {
     use super::*;
 
+    use fanfare_types::Balance;
+
+    use crate::endpoint::Endpoint;
+    use crate::options::Options;
+
+    #[test]
+    fn a_slot_for_a_request_that_has_just_left_goes_to_the_next() {
+        let shared = Shared::new(Options::default());
+        let route = FunctionRoute {
+            id: FunctionId(1),
+            revision: 1,
+            name: FunctionName::new("f").unwrap(),
+            concurrency: 1,
+            request_timeout: Duration::from_secs(60),
+            queue_limit: 9,
+            balance: Balance::Knative,
+        };
+        let function = Arc::new(Function::new(&route, 1, Arc::new(Outlet::nowhere())));
+        let wait = || match function.arrive(&shared, clock::now(), 0).1 {
+            Taken::Later(answer) => answer,
+            Taken::Now(answer) => panic!("{answer:?}"),
+        };
+        // Its end of the channel is gone, and its word about it is still on the way.
+        drop((wait(), wait()));
+        let mut third = wait();
+        let upstream = Arc::new(Upstream::new(SandboxId(1), Endpoint::Unix("/s".into())));
+        function.grant(&shared, &upstream, 1, 1, None);
+        let Ok(Answer::Slot(slot)) = third.try_recv() else { panic!("the slot is lost") };
+        function.finish(&shared, &slot, Outcome::Clean, clock::now());
+        let stats = function.stats();
+        assert_eq!((stats.in_flight, stats.queued, stats.answered, stats.condemned), (0, 0, 1, 0));
+    }
+
     #[test]
     fn an_idle_function_is_small() {
         let bytes = size_of::<Function>();

@@ -134,3 +134,71 @@ impl Pool {
         i64::from(self.slots) - i64::from(self.lent) - self.idle.len() as i64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Socket;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixStream;
+
+    fn now(secs: u64) -> Timestamp {
+        Timestamp::from_secs(secs)
+    }
+
+    fn connection() -> (Connection, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Connection::new(Stream::new(Socket::Unix(ours))), theirs)
+    }
+
+    /// An upstream with three slots and an idle connection for each, of cores 0, 1 and 2.
+    fn warm() -> (Upstream, Vec<UnixStream>) {
+        let upstream = Upstream::new(SandboxId(1), Endpoint::Unix("/s".into()));
+        upstream.granted(3);
+        assert!((0..3).all(|core| upstream.lend(core, now(0)).is_none()));
+        let ends = (0..3).map(|core| {
+            let (ours, theirs) = connection();
+            upstream.give_back(core, Some(ours), now(0));
+            theirs
+        });
+        let ends = ends.collect();
+        (upstream, ends)
+    }
+
+    async fn closed(sandboxes: &mut [UnixStream]) -> usize {
+        let mut closed = 0;
+        for stream in sandboxes {
+            // Readiness may take a turn of the event loop to be seen.
+            tokio::task::yield_now().await;
+            let end = tokio::time::timeout(Duration::from_millis(50), stream.read_u8()).await;
+            closed += usize::from(end.is_ok());
+        }
+        closed
+    }
+
+    #[tokio::test]
+    async fn slots_that_go_take_their_connections_with_them() {
+        let (upstream, mut sandbox) = warm();
+        let lent = upstream.lend(1, now(1));
+        assert!(lent.is_some());
+        upstream.released(1);
+        assert_eq!(closed(&mut sandbox).await, 1, "two slots, one of them lent, one idle");
+        upstream.released(1);
+        assert_eq!(closed(&mut sandbox).await, 2);
+        upstream.close();
+        upstream.give_back(1, lent, now(1));
+        assert_eq!(closed(&mut sandbox).await, 3, "nothing is kept of what is closed");
+    }
+
+    #[tokio::test]
+    async fn a_core_takes_its_own_connection_first_and_none_that_is_old() {
+        let (upstream, mut sandbox) = warm();
+        drop(upstream.lend(1, now(1)));
+        assert_eq!(closed(&mut sandbox[1..2]).await, 1, "its own");
+        upstream.give_back(1, None, now(1));
+        assert!(upstream.lend(1, now(1)).is_some(), "another's, rather than one more");
+        upstream.give_back(1, None, now(1));
+        assert!(upstream.lend(0, now(10)).is_none());
+        assert_eq!(closed(&mut sandbox).await, 3);
+    }
+}

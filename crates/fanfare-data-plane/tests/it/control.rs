@@ -121,7 +121,7 @@ async fn a_grant_that_makes_no_sense_is_given_back_or_condemned() {
 
 #[tokio::test]
 async fn shutting_down_finishes_what_is_there_and_gives_everything_back() {
-    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let (mut rig, mut control) = Rig::synced(vec![hello()]).await;
     let mut busy = HeldSandbox::new(rig.dir(), 1);
     let idle = Sandbox::named(rig.dir(), 2);
     control.grant(1, busy.endpoint(), 1, None);
@@ -132,6 +132,12 @@ async fn shutting_down_finishes_what_is_there_and_gives_everything_back() {
     control.demand(1).await;
     control.say(ToDataPlane::Peers(vec![(DataPlaneId(1), "x".into())]));
     rig.shutdown.cancel();
+    control.hear(|m| matches!(m, FromDataPlane::Draining).then_some(())).await;
+    // It is said again on every stream.
+    control.cut();
+    let mut control = rig.control().await;
+    control.hello().await;
+    control.sync(vec![hello()]);
     control.hear(|m| matches!(m, FromDataPlane::Draining).then_some(())).await;
     let mut refused = tokio::net::TcpStream::connect(rig.address()).await;
     while refused.is_ok() {
