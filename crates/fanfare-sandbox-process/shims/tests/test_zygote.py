@@ -114,6 +114,15 @@ class ZygoteTest(unittest.TestCase):
             sandbox.ready()
             self.assertEqual(client.answer().json()["sandbox_id"], "late")
 
+    def test_a_pause_does_not_touch_the_handler(self):
+        zygote = Zygote(self, "contract.py").imported()
+        sandbox = zygote.fork(go=False)
+        self.kill_later(sandbox)
+        self.assertEqual(sandbox.gate.receive(), {"type": "hello"})
+        sandbox.gate.send({"type": "go"})
+        self.assertEqual(sandbox.ready().ask("POST", "/", [], b'{"do": "return", "value": 5}').body, b"5")
+        self.assertEqual(sandbox.out.text + sandbox.err.text, "")
+
     def test_gate_closed_instead_of_go(self):
         zygote = Zygote(self, "counts_imports.py").imported()
         sandbox = zygote.fork(go=False)
