@@ -32,4 +32,9 @@ impl Core {
         CURRENT.set(index);
         Core { index, shared, ids: RequestIds::new(), deadlines: Rc::default(), peers: PeerPool::default() }
     }
+
+    /// The same for the queues: they prefer sandboxes that this core has a connection to.
+    pub(crate) fn lane(&self) -> u32 {
+        u32::try_from(self.index).unwrap_or(u32::MAX)
+    }
 }

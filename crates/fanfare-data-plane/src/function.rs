@@ -95,6 +95,8 @@ pub(crate) struct Place {
     pub(crate) waiter: u64,
     pub(crate) deadline: Timestamp,
     pub(crate) key: u64,
+    /// The core that serves it.
+    pub(crate) lane: u32,
 }
 
 /// What a step is about, beyond its event.
@@ -143,19 +145,26 @@ impl Function {
 
     /// A request arrived at `now`: a slot, a refusal, or a place in the queue. The deadline is the function's timeout
     /// from `accepted` on.
-    pub(crate) fn arrive(self: &Arc<Self>, shared: &Shared, accepted: Timestamp, key: u64) -> (Place, Taken) {
+    pub(crate) fn arrive(
+        self: &Arc<Self>,
+        shared: &Shared,
+        accepted: Timestamp,
+        key: u64,
+        lane: u32,
+    ) -> (Place, Taken) {
         let mut inner = self.inner.lock();
         inner.counters.arrivals += 1;
         let deadline = accepted + inner.request_timeout;
-        let place = Place { waiter: inner.queue.next_waiter(), deadline, key };
-        let event = Event::Arrive { waiter: place.waiter, deadline, key };
+        let place = Place { waiter: inner.queue.next_waiter(), deadline, key, lane };
+        let event = Event::Arrive { waiter: place.waiter, deadline, key, lane };
         let taken = self.take(shared, inner, accepted, place, event);
         (place, taken)
     }
 
     /// A request that never reached user code takes its place again.
     pub(crate) fn requeue(self: &Arc<Self>, shared: &Shared, place: Place) -> Taken {
-        let event = Event::Requeue { waiter: place.waiter, deadline: place.deadline, key: place.key };
+        let Place { waiter, deadline, key, lane } = place;
+        let event = Event::Requeue { waiter, deadline, key, lane };
         self.take(shared, self.inner.lock(), clock::now(), place, event)
     }
 
@@ -303,7 +312,7 @@ mod tests {
             balance: Balance::Knative,
         };
         let function = Arc::new(Function::new(&route, 1, Arc::new(Outlet::nowhere())));
-        let wait = || match function.arrive(&shared, clock::now(), 0).1 {
+        let wait = || match function.arrive(&shared, clock::now(), 0, 0).1 {
             Taken::Later(answer) => answer,
             Taken::Now(answer) => panic!("{answer:?}"),
         };

@@ -179,7 +179,7 @@ async fn invoke(
         None => work.parts.uri.path_and_query().map_or("/", |target| target.as_str()),
     };
     let accepted = work.accepted;
-    let (place, mut taken) = function.arrive(shared, accepted, affinity(target));
+    let (place, mut taken) = function.arrive(shared, accepted, affinity(target), core.lane());
     let (method, headers) = (&work.parts.method, &mut work.parts.headers);
     let mut call = Call { core, method, target, headers, accepted, upgrade: work.upgrade };
     let mut last = None;

@@ -17,6 +17,9 @@ pub enum Event {
         deadline: Timestamp,
         /// What consistent hashing keeps together; any number otherwise.
         key: u64,
+        /// Where the request is served (a core): among the sandboxes used last, one that was used from there is
+        /// preferred, as its connection is there.
+        lane: u32,
     },
     /// A request that had a slot provably never reached user code: it takes its old place in the order again,
     /// whatever the queue's limit, for it was accepted before.
@@ -27,6 +30,8 @@ pub enum Event {
         deadline: Timestamp,
         /// The key it had.
         key: u64,
+        /// The lane it had.
+        lane: u32,
     },
     /// A request left its slot.
     Finish {

@@ -88,7 +88,7 @@ impl FunctionQueue {
                 self.release(index, back, false, out);
             } else if let Some(waiter) = self.waiters.pop() {
                 self.demand |= self.waiters.is_empty();
-                self.assign(index, waiter.number, why, out);
+                self.assign(index, waiter.number, waiter.lane, why, out);
             } else if self.draining {
                 self.release(index, free, false, out);
             } else {

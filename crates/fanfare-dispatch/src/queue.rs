@@ -40,6 +40,15 @@ pub struct FunctionQueue {
     pub(crate) demand: bool,
 }
 
+/// A request that wants a slot.
+#[derive(Clone, Copy)]
+struct Asking {
+    waiter: u64,
+    deadline: Timestamp,
+    key: u64,
+    lane: u32,
+}
+
 impl FunctionQueue {
     /// A queue without slots. `seed` feeds the balancing policies that draw lots.
     #[must_use]
@@ -77,10 +86,13 @@ impl FunctionQueue {
     pub fn step(&mut self, now: Timestamp, event: Event, out: &mut Vec<Command>) {
         self.load.advance(now, self.present());
         match event {
-            Event::Arrive { waiter, deadline, key } => self.arrive(now, waiter, deadline, key, out),
-            Event::Requeue { waiter, deadline, key } => {
-                self.take_or_wait(now, waiter, deadline, key, true, out);
+            Event::Arrive { waiter, deadline, key, lane } => {
+                self.arrive(now, Asking { waiter, deadline, key, lane }, out);
             }
+            Event::Requeue { waiter, deadline, key, lane } => {
+                self.take_or_wait(now, Asking { waiter, deadline, key, lane }, true, out);
+            }
+
             Event::Finish { sandbox, outcome, started } => self.finish(now, sandbox, outcome, started, out),
             Event::Left { waiter } => self.left(waiter),
             Event::Tick => self.expire(now, out),
@@ -176,9 +188,9 @@ impl FunctionQueue {
         self.in_flight + self.waiters.len()
     }
 
-    fn arrive(&mut self, now: Timestamp, waiter: u64, deadline: Timestamp, key: u64, out: &mut Vec<Command>) {
+    fn arrive(&mut self, now: Timestamp, asking: Asking, out: &mut Vec<Command>) {
         if self.removed {
-            out.push(Command::Refuse { waiter, why: Refusal::Removed });
+            out.push(Command::Refuse { waiter: asking.waiter, why: Refusal::Removed });
             return;
         }
         if !self.load.active {
@@ -187,20 +199,19 @@ impl FunctionQueue {
             out.push(Command::Activate);
         }
         self.load.arrivals = self.load.arrivals.saturating_add(1);
-        self.take_or_wait(now, waiter, deadline, key, false, out);
+        self.take_or_wait(now, asking, false, out);
     }
 
     fn take_or_wait(
         &mut self,
         now: Timestamp,
-        waiter: u64,
-        deadline: Timestamp,
-        key: u64,
+        asking: Asking,
         accepted_before: bool,
         out: &mut Vec<Command>,
     ) {
-        if let Some(index) = self.slots.choose(key) {
-            self.assign(index, waiter, Why::Warm, out);
+        let Asking { waiter, deadline, key, lane } = asking;
+        if let Some(index) = self.slots.choose(key, lane) {
+            self.assign(index, waiter, lane, Why::Warm, out);
             return;
         }
         let refusal = if self.removed {
@@ -218,12 +229,15 @@ impl FunctionQueue {
             out.push(Command::Refuse { waiter, why });
             return;
         }
-        self.waiters.insert(Waiter::new(waiter, deadline, now));
+        self.waiters.insert(Waiter::new(waiter, deadline, now, lane));
         self.demand = true;
     }
 
-    pub(crate) fn assign(&mut self, index: u32, waiter: u64, why: Why, out: &mut Vec<Command>) {
-        self.slots.change(index, |r| r.in_flight += 1);
+    pub(crate) fn assign(&mut self, index: u32, waiter: u64, lane: u32, why: Why, out: &mut Vec<Command>) {
+        self.slots.change(index, |r| {
+            r.in_flight += 1;
+            r.lane = lane;
+        });
         self.in_flight += 1;
         out.push(Command::Assign { waiter, sandbox: self.slots.handle(index), why });
     }

@@ -8,6 +8,8 @@ use crate::Handle;
 use crate::balanced::Balanced;
 
 const NONE: u32 = u32::MAX;
+/// Free sandboxes that are looked at for one that was used in the same lane.
+const LANE_SEARCH_MAX: u32 = 8;
 
 /// What may be done with a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub(crate) struct Record {
     pub(crate) in_flight: u32,
     /// Slots to give back as they become free.
     pub(crate) revoking: u32,
+    /// Where it was used last.
+    pub(crate) lane: u32,
     pub(crate) state: State,
     /// Neighbours in the list of sandboxes with a free slot; `next` also links vacant places.
     previous: u32,
@@ -170,6 +174,7 @@ impl Slots {
             held: 0,
             in_flight: 0,
             revoking: 0,
+            lane: NONE,
             state: State::Vacant,
             previous: NONE,
             next: NONE,
@@ -228,15 +233,30 @@ impl Slots {
     }
 
     /// A sandbox with a free slot, chosen as the function's settings say.
-    pub(crate) fn choose(&mut self, key: u64) -> Option<u32> {
+    pub(crate) fn choose(&mut self, key: u64, lane: u32) -> Option<u32> {
         if self.free_slots == 0 {
             return None;
         }
         let chosen = self.balanced.as_mut().and_then(|b| b.choose(key));
         // A balancer may decline (bounded load); a free slot is still better than waiting.
-        chosen
-            .filter(|index| self.get(*index).usable() > 0)
-            .or((self.free_first != NONE).then_some(self.free_first))
+        chosen.filter(|index| self.get(*index).usable() > 0).or_else(|| self.first_free(lane))
+    }
+
+    /// The sandbox that became free last, or of the [`LANE_SEARCH_MAX`] that did so last one that was used in `lane`.
+    fn first_free(&self, lane: u32) -> Option<u32> {
+        let first = (self.free_first != NONE).then_some(self.free_first)?;
+        let mut at = first;
+        for _ in 0..LANE_SEARCH_MAX {
+            let record = self.get(at);
+            if record.lane == lane {
+                return Some(at);
+            }
+            if record.next == NONE {
+                break;
+            }
+            at = record.next;
+        }
+        Some(first)
     }
 
     /// Uses this way of choosing from now on.

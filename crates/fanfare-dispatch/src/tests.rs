@@ -48,7 +48,7 @@ impl Hand {
 
     pub(crate) fn arrive(&mut self) -> Vec<Command> {
         let waiter = self.queue.next_waiter();
-        self.step(Event::Arrive { waiter, deadline: self.now + Duration::from_secs(10), key: 0 })
+        self.step(Event::Arrive { waiter, deadline: self.now + Duration::from_secs(10), key: 0, lane: 0 })
     }
 
     pub(crate) fn grant(&mut self, sandbox: u64, slots: u32) -> Vec<Command> {

@@ -13,12 +13,13 @@ pub(crate) struct Waiter {
     pub(crate) number: u64,
     pub(crate) deadline: Timestamp,
     pub(crate) since: Timestamp,
+    pub(crate) lane: u32,
     left: bool,
 }
 
 impl Waiter {
-    pub(crate) fn new(number: u64, deadline: Timestamp, since: Timestamp) -> Self {
-        Waiter { number, deadline, since, left: false }
+    pub(crate) fn new(number: u64, deadline: Timestamp, since: Timestamp, lane: u32) -> Self {
+        Waiter { number, deadline, since, lane, left: false }
     }
 }
 

@@ -53,6 +53,23 @@ fn a_freed_slot_goes_to_the_longest_waiter_and_idle_sandboxes_are_reused_last_in
 }
 
 #[test]
+fn a_sandbox_that_was_used_in_the_same_lane_is_preferred() {
+    let mut hand = Hand::new(1);
+    let arrive = |hand: &mut Hand, lane| {
+        let waiter = hand.queue.next_waiter();
+        let arrive = Event::Arrive { waiter, deadline: ms(9_000), key: 0, lane };
+        assigned(&hand.step(arrive)).first().map(|(_, sandbox)| *sandbox)
+    };
+    (1..=3).for_each(|n| drop(hand.grant(n, 1)));
+    assert_eq!([arrive(&mut hand, 7), arrive(&mut hand, 8)], [Some(3), Some(2)]);
+    hand.finish(3, Outcome::Clean);
+    hand.finish(2, Outcome::Clean);
+    assert_eq!(arrive(&mut hand, 7), Some(3), "2 was free last, but 3 was used in this lane");
+    assert_eq!(arrive(&mut hand, 7), Some(2), "none is left of this lane");
+    assert_eq!(arrive(&mut hand, 8), Some(1));
+}
+
+#[test]
 fn a_full_queue_refuses_and_a_place_that_frees_is_used() {
     let mut hand = Hand::new(1);
     for _ in 0..3 {
@@ -69,7 +86,7 @@ fn a_full_queue_refuses_and_a_place_that_frees_is_used() {
 fn deadlines_end_the_wait_in_order_and_the_rest_stays() {
     let mut hand = Hand::new(1);
     for (waiter, deadline) in [(1, 50), (2, 90), (3, 40)] {
-        hand.step(Event::Arrive { waiter, deadline: ms(deadline), key: 0 });
+        hand.step(Event::Arrive { waiter, deadline: ms(deadline), key: 0, lane: 0 });
     }
     assert_eq!(hand.queue.next_deadline(), Some(ms(40)));
     hand.now = ms(50);
@@ -79,7 +96,7 @@ fn deadlines_end_the_wait_in_order_and_the_rest_stays() {
     assert_eq!(hand.queue.next_deadline(), Some(ms(90)));
     hand.now = ms(100);
     assert!(hand.step(Event::Tick).contains(&Command::Demand), "drained");
-    let late = hand.step(Event::Arrive { waiter: 4, deadline: ms(100), key: 0 });
+    let late = hand.step(Event::Arrive { waiter: 4, deadline: ms(100), key: 0, lane: 0 });
     assert!(matches!(late[..], [Command::Refuse { waiter: 4, why: Refusal::QueueTimeout { .. } }]));
 }
 
@@ -93,7 +110,7 @@ fn a_request_that_never_reached_user_code_takes_its_old_place() {
     }
     let broken = hand.finish(1, Outcome::Broken);
     assert_eq!(broken, [Command::Condemn { sandbox: hand.handle(1), why: Condemned::Broken }]);
-    let again = hand.step(Event::Requeue { waiter: 1, deadline: ms(10_000), key: 0 });
+    let again = hand.step(Event::Requeue { waiter: 1, deadline: ms(10_000), key: 0, lane: 0 });
     assert_eq!(again, [Command::Demand], "the queue's limit does not count for it");
     assert_eq!(assigned(&hand.grant(2, 1)), [(1, 2)]);
     assert_eq!(assigned(&hand.finish(2, Outcome::NeverSent)), [(2, 2)], "the slot is good");
@@ -181,10 +198,10 @@ fn load_is_the_time_weighted_mean_and_reports_end_when_idle() {
     let mut out = Vec::new();
     let grant = |n| Event::Grant { sandbox: SandboxId(n), revision: 1, slots: 1, fresh: true };
     queue.step(ms(0), grant(1), &mut out);
-    queue.step(ms(1_000), Event::Arrive { waiter: 1, deadline: ms(9_000), key: 0 }, &mut out);
+    queue.step(ms(1_000), Event::Arrive { waiter: 1, deadline: ms(9_000), key: 0, lane: 0 }, &mut out);
     assert!(out.contains(&Command::Activate));
     out.clear();
-    queue.step(ms(1_500), Event::Arrive { waiter: 2, deadline: ms(9_000), key: 0 }, &mut out);
+    queue.step(ms(1_500), Event::Arrive { waiter: 2, deadline: ms(9_000), key: 0, lane: 0 }, &mut out);
     assert_eq!(out, [Command::Demand]);
     let load = queue.load(ms(1_500));
     assert_eq!((load.in_flight, load.queued, load.arrivals), (1, 1, 2));
@@ -202,7 +219,7 @@ fn load_is_the_time_weighted_mean_and_reports_end_when_idle() {
     assert!((load.execution_s.unwrap() - expected).abs() < 1e-9, "{load:?}");
     assert_eq!(queue.report(ms(4_000)), None);
     out.clear();
-    queue.step(ms(90_000), Event::Arrive { waiter: 3, deadline: ms(99_000), key: 0 }, &mut out);
+    queue.step(ms(90_000), Event::Arrive { waiter: 3, deadline: ms(99_000), key: 0, lane: 0 }, &mut out);
     assert_eq!(out[0], Command::Activate);
     let load = queue.report(ms(90_500)).unwrap();
     assert!((load.concurrency_avg - 1.0).abs() < 1e-9, "idle time is in no window: {load:?}");

@@ -138,7 +138,7 @@ impl Model {
                 let deadline = self.now + Duration::from_millis(timeout_ms);
                 self.deadlines.insert(waiter, deadline);
                 self.waiting.insert(waiter, deadline);
-                self.step(Event::Arrive { waiter, deadline, key });
+                self.step(Event::Arrive { waiter, deadline, key, lane: (key % 3) as u32 });
             }
             Op::Finish { nth, outcome } if !self.running.is_empty() => {
                 let done = self.running.remove(nth % self.running.len());
@@ -149,7 +149,7 @@ impl Model {
                 self.answered.remove(&done.waiter);
                 self.finish(done, Outcome::Broken);
                 self.waiting.insert(done.waiter, done.deadline);
-                self.step(Event::Requeue { waiter: done.waiter, deadline: done.deadline, key: 0 });
+                self.step(Event::Requeue { waiter: done.waiter, deadline: done.deadline, key: 0, lane: 0 });
             }
             Op::Leave { nth } if !self.waiting.is_empty() => {
                 let waiter = *self.waiting.keys().nth(nth % self.waiting.len()).unwrap();
