@@ -42,12 +42,19 @@ pub(crate) fn sweep(run_dir: &Path) {
             let _ = journal.end(owner);
         }
     }
+    let instance = instance(run_dir);
+    // All in here is ours, even if the journal was deleted.
+    for base in Cgroups::existing(&instance) {
+        children(&base).filter(|path| path.is_dir()).for_each(|path| {
+            remove_cgroup(&path);
+        });
+    }
     for entry in ["s", "t"] {
         let _ = fs::remove_dir_all(run_dir.join(entry));
     }
     let _ = fs::remove_file(run_dir.join("broker"));
     let _ = fs::remove_dir(run_dir.join("root"));
-    Cgroups::close(&instance(run_dir));
+    Cgroups::close(&instance);
 }
 
 /// Removes one thing; whether it is gone.

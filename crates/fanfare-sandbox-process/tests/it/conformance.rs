@@ -105,9 +105,12 @@ impl Subject for Bench {
         })
     }
 
-    fn abandon(&self, _: Arc<dyn Runtime>) -> BoxFuture<'static, bool> {
+    fn abandon(&self, runtime: Arc<dyn Runtime>) -> BoxFuture<'static, bool> {
         // The runtime lives in this process; `deaths` kills one that does not.
-        Box::pin(async { false })
+        Box::pin(async move {
+            runtime.shutdown().await;
+            false
+        })
     }
 
     fn leftovers(&self) -> Vec<String> {
