@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{packages, readme, root, tidy};
+use crate::{licences, packages, readme, root, tidy};
 
 type Step = (&'static str, fn() -> Result<(), String>);
 
@@ -10,6 +10,7 @@ const STEPS: &[Step] = &[
     ("packages", packages::install),
     ("format", || crate::run("cargo", &["fmt", "--all", "--check"])),
     ("tidy", || tidy::run(&root())),
+    ("licences", || licences::run(&root())),
     ("clippy", || {
         crate::run("cargo", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
     }),

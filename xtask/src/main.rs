@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod licences;
 mod packages;
 mod readme;
 mod tidy;
@@ -13,7 +14,7 @@ const HELP: &str = "\
 Usage: cargo xtask TASK
 
   ci       everything CI runs; installs the Debian packages it needs (as root)
-  tidy     rules of the tree that no compiler checks
+  tidy     rules of the tree that no compiler checks, and the licences of what it builds on
   readme   run the commands of README.md as a reader would
   bench    measure what everything costs, beside its peers; `bench --help` lists what there is, and
            `--profile dist` measures what is shipped
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("ci") => ci::run(),
-        Some("tidy") => tidy::run(&root()),
+        Some("tidy") => tidy::run(&root()).and_then(|()| licences::run(&root())),
         Some("readme") => readme::run(&root()),
         Some("bench") => bench::run(&args[1..]),
         _ => {
