@@ -4,13 +4,14 @@
 //! a temporary directory, a listener and a process group of its own. The protocol is `shims/PROTOCOL.md`, section 2.2;
 //! after `imported` nothing that it says is trusted beyond its own revision.
 
+mod start;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use fanfare_sandbox::LogStream;
-use fanfare_types::{ExitCause, StartFailure, StartFailureKind};
+use fanfare_types::StartFailure;
 use parking_lot::Mutex;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -21,15 +22,10 @@ use tokio::sync::{Notify, OnceCell, oneshot, watch};
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
 use crate::gate::{MESSAGE_BYTES_MAX, ShimFailure};
-use crate::journal::Kind;
-use crate::launch::{base_spec, setup_failure};
-use crate::launcher::protocol::{Tmp, TmpMount};
 use crate::link::Link;
-use crate::logs::{Log, Outputs};
-use crate::process::{Event, Process};
-use crate::revision::{Prepared, Revision, failure, node_failure};
-use crate::shared::{Owner, Shared};
-use crate::sys;
+use crate::process::Event;
+use crate::revision::{Prepared, Revision, node_failure};
+use crate::shared::Shared;
 
 /// The control socket's number in the zygote.
 const CONTROL_FD: i32 = 4;
@@ -84,7 +80,7 @@ impl Zygotes {
         // A task of its own: a sandbox that gives up must not take the template that others wait for with it.
         let made = tokio::spawn(async move {
             let stop = slot.stop.clone();
-            slot.template.get_or_try_init(|| start(shared, revision, prepared, stop)).await.cloned()
+            slot.template.get_or_try_init(|| start::start(shared, revision, prepared, stop)).await.cloned()
         });
         made.await.map_err(|e| node_failure("template", e))?
     }
@@ -149,151 +145,6 @@ enum ToZygote<'a> {
     Fork { id: u64, processes: u32, env: BTreeMap<&'a str, &'a str> },
 }
 
-/// Parts of a zygote that its task owns.
-#[derive(Debug)]
-struct Parts {
-    shared: Arc<Shared>,
-    owner: Owner,
-    name: String,
-    cgroup: Arc<Cgroup>,
-    link: Arc<Link>,
-    tmp: String,
-    log: Log,
-    outputs: Option<Outputs>,
-    process: Option<Process>,
-}
-
-async fn start(
-    shared: Arc<Shared>,
-    revision: Arc<Revision>,
-    prepared: Arc<Prepared>,
-    stop: Arc<Notify>,
-) -> Result<Template, StartFailure> {
-    shared.open()?;
-    let name = shared.other_name(&revision.name());
-    let owner = shared.own(&name);
-    let tmp = shared.tmp_path(&name);
-    let limits = Limits::of(&revision.spec.sizing);
-    let cgroup = Arc::new(shared.make(&name, limits, &[(Kind::File, tmp.clone())])?);
-    let link = match shared.links.get() {
-        Ok(link) => link,
-        Err(e) => {
-            shared.unmake(&name, &cgroup).await;
-            return Err(node_failure("launcher", e));
-        }
-    };
-    let log = Log::new(shared.outlets.logs.clone(), revision.spec.id.function, None);
-    let tmp = tmp.display().to_string();
-    let mut parts = Parts { shared, owner, name, cgroup, link, tmp, log, outputs: None, process: None };
-    let limit = revision.spec.timeouts.start;
-    let made = tokio::select! {
-        made = import(&mut parts, &revision, &prepared) => made,
-        () = tokio::time::sleep(limit) => {
-            Err(failure(StartFailureKind::Timeout, format!("not imported after {} ms", limit.as_millis())))
-        }
-        () = stop.notified() => Err(failure(StartFailureKind::Node, "the revision was removed while it was imported")),
-    };
-    match made {
-        Ok(Some(control)) => {
-            let (gone_sender, gone) = watch::channel(false);
-            let zygote = Arc::new(Zygote {
-                control,
-                link: parts.link.clone(),
-                tmp: parts.tmp.clone(),
-                children: Mutex::default(),
-                stop,
-                gone,
-                cgroup: parts.cgroup.clone(),
-                limits,
-            });
-            tokio::spawn(live(parts, zygote.clone(), gone_sender));
-            Ok(Template::Zygote(zygote))
-        }
-        Ok(None) => {
-            parts.release().await;
-            Ok(Template::Fresh)
-        }
-        Err(mut failure) => {
-            let log = parts.log.clone();
-            parts.release().await;
-            failure.log_tail = log.tail();
-            Err(failure)
-        }
-    }
-}
-
-/// Starts the process and waits for the import. `None`: sandboxes must start by themselves.
-async fn import(
-    parts: &mut Parts,
-    revision: &Revision,
-    prepared: &Prepared,
-) -> Result<Option<AsyncFd<OwnedFd>>, StartFailure> {
-    let io = |what: &'static str| move |e: io::Error| node_failure(what, e);
-    let bytes = revision.spec.sizing.tmp_limit_bytes;
-    let mount = TmpMount { path: parts.tmp.clone(), bytes, uid: revision.uid, shared: true };
-    parts.link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
-    let (outputs, stdout, stderr) = Outputs::open(&parts.log).map_err(io("pipes"))?;
-    parts.outputs = Some(outputs);
-    let (control, theirs) = fdmsg::pair().map_err(io("control"))?;
-    rustix::io::ioctl_fionbio(&control, true).map_err(|e| node_failure("control", e))?;
-    let control = sys::async_fd(control, Interest::READABLE | Interest::WRITABLE).map_err(io("control"))?;
-    let mut spec = base_spec(&parts.name, revision.uid);
-    spec.argv = prepared.argv.clone();
-    spec.argv.push("zygote".into());
-    spec.env = prepared.env(None);
-    spec.binds = prepared.binds.clone();
-    spec.tmp = Tmp::Shared { path: parts.tmp.clone() };
-    spec.fds = vec![CONTROL_FD];
-    let process = Process::start(&parts.link, spec, (stdout, stderr), vec![theirs], &parts.cgroup).await;
-    let process = parts.process.insert(process.map_err(io("launcher"))?);
-    parts.shared.journal.add_process(&parts.name, process.pid()).map_err(io("journal"))?;
-    Ok(imported(process, &control, &parts.cgroup, &parts.log).await?.then_some(control))
-}
-
-async fn imported(
-    process: &mut Process,
-    control: &AsyncFd<OwnedFd>,
-    cgroup: &Cgroup,
-    log: &Log,
-) -> Result<bool, StartFailure> {
-    let mut status = None;
-    let mut open = true;
-    loop {
-        tokio::select! {
-            event = process.event() => match event {
-                Event::SetupFailed { step, errno } => return Err(setup_failure(step, errno, "interpreter")),
-                Event::Exited(s) => status = Some(s),
-                Event::Ended => {
-                    let cause = import_end(status, cgroup);
-                    return Err(failure(StartFailureKind::Exited(cause), format!("{cause} during the import")));
-                }
-                Event::Running | Event::Notifications(_) | Event::Socket(_) => {}
-            },
-            word = word(control), if open => match word.map_err(|e| node_failure("zygote", e))? {
-                Some(ZygoteWord::Imported {}) => return Ok(true),
-                Some(ZygoteWord::Unsafe { why, detail }) => {
-                    let text = format!("no template: the import left {why} ({detail}); each sandbox imports anew");
-                    log.line(LogStream::Platform, text);
-                    return Ok(false);
-                }
-                Some(ZygoteWord::Failed(why)) => return Err(why.into_failure()),
-                Some(_) => return Err(node_failure("zygote", "spoke of children that it does not have")),
-                None => open = false,
-            },
-        }
-    }
-}
-
-fn import_end(status: Option<i32>, cgroup: &Cgroup) -> ExitCause {
-    use std::os::unix::process::ExitStatusExt;
-    let status = status.map(std::process::ExitStatus::from_raw);
-    match status.and_then(|s| s.code()) {
-        Some(code) => ExitCause::Status(code),
-        None if cgroup.oom_kills() > 0 => ExitCause::OutOfMemory,
-        None => ExitCause::Signal(status.and_then(|s| s.signal()).unwrap_or(libc::SIGKILL)),
-    }
-}
-
 async fn word(control: &AsyncFd<OwnedFd>) -> io::Result<Option<ZygoteWord>> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let receive = |fd: &OwnedFd| fdmsg::receive(fd, &mut buffer, RecvFlags::DONTWAIT);
@@ -305,7 +156,7 @@ async fn word(control: &AsyncFd<OwnedFd>) -> io::Result<Option<ZygoteWord>> {
 }
 
 /// The zygote's task: hands its words on, until it has ended or must.
-async fn live(mut parts: Parts, zygote: Arc<Zygote>, gone: watch::Sender<bool>) {
+async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<bool>) {
     let Some(mut process) = parts.process.take() else { return };
     loop {
         tokio::select! {
@@ -331,23 +182,6 @@ async fn live(mut parts: Parts, zygote: Arc<Zygote>, gone: watch::Sender<bool>) 
     // Its children have ended with it; whoever waits for their status learns that there is none.
     drop(children);
     gone.send_replace(true);
-}
-
-impl Parts {
-    /// Ends what runs and removes everything.
-    async fn release(mut self) {
-        if let (Some(process), Some(outputs)) = (self.process.take(), &mut self.outputs) {
-            process.end(outputs).await;
-        }
-        self.cgroup.kill();
-        if let Err(error) = self.link.unmount_tmp(self.tmp.clone()).await {
-            // The launcher has ended, and its mounts with it.
-            tracing::debug!(%error, "a template's temporary directory was not unmounted");
-        }
-        let _ = std::fs::remove_dir_all(&self.tmp);
-        self.shared.unmake(&self.name, &self.cgroup).await;
-        drop(self.owner);
-    }
 }
 
 impl Zygote {
