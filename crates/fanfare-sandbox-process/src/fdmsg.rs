@@ -83,6 +83,27 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) ->
     Ok(packet)
 }
 
+/// Receives one packet of at most `bytes_max` bytes into a buffer of just its size.
+pub(crate) fn receive_sized(
+    socket: impl AsFd,
+    bytes_max: usize,
+    flags: RecvFlags,
+) -> io::Result<(Vec<u8>, Packet)> {
+    // With `TRUNC` the kernel says how long the packet is, however little is asked for.
+    let peek = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
+    let (_, len) = rustix::net::recv(&socket, &mut [0_u8; 1], peek)?;
+    if len > bytes_max {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("packet of {len} bytes exceeds {bytes_max}"),
+        ));
+    }
+    let mut buffer = vec![0; len];
+    let packet = receive(socket, &mut buffer, flags)?;
+    buffer.truncate(packet.len);
+    Ok((buffer, packet))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +126,15 @@ mod tests {
             receive(&b, &mut buffer, RecvFlags::empty()).unwrap_err().kind(),
             io::ErrorKind::InvalidData
         );
+        send(&a, b"12345", &[], SendFlags::empty()).unwrap();
+        let (bytes, _) = receive_sized(&b, 5, RecvFlags::empty()).unwrap();
+        assert_eq!(bytes, b"12345");
+        send(&a, b"123456", &[], SendFlags::empty()).unwrap();
+        let refused = receive_sized(&b, 5, RecvFlags::empty()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        receive_sized(&b, 6, RecvFlags::empty()).unwrap();
         drop(a);
+        assert_eq!(receive_sized(&b, 5, RecvFlags::empty()).unwrap().0, b"");
         assert_eq!(receive(&b, &mut buffer, RecvFlags::empty()).unwrap().len, 0);
     }
 }

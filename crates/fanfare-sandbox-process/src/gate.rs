@@ -78,12 +78,11 @@ impl Gate {
 
     /// The next word, with the sender's process id on this host; `None` when it has closed its end.
     pub(crate) async fn word(&self) -> io::Result<Option<(GateWord, Option<i32>)>> {
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-        let receive = |fd: &OwnedFd| fdmsg::receive(fd, &mut buffer, RecvFlags::DONTWAIT);
-        let packet = self.socket.async_io(Interest::READABLE, receive).await?;
-        match packet.len {
-            0 => Ok(None),
-            len => Ok(Some((serde_json::from_slice(&buffer[..len])?, packet.pid))),
+        let receive = |fd: &OwnedFd| fdmsg::receive_sized(fd, MESSAGE_BYTES_MAX, RecvFlags::DONTWAIT);
+        let (bytes, packet) = self.socket.async_io(Interest::READABLE, receive).await?;
+        match bytes.is_empty() {
+            true => Ok(None),
+            false => Ok(Some((serde_json::from_slice(&bytes)?, packet.pid))),
         }
     }
 }

@@ -88,19 +88,20 @@ struct ExecChild {
 /// Starts a program in a process of its own (own session, default signals). Returns its pid once the program has
 /// replaced the copy of the caller, or the error of `execve`.
 pub(crate) fn spawn(exec: &Exec) -> io::Result<i32> {
-    const STACK: usize = 64 << 10;
+    const STACK_WORDS: usize = (32 << 10) / size_of::<u128>();
     let list = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
     };
     let (argv, env) = exec.strings.split_at(exec.argc);
     let mut child = ExecChild { argv: list(argv), envp: list(env), errno: 0 };
-    let mut stack = vec![0_u128; STACK / size_of::<u128>()];
+    // Not zeroed: that would touch all of its pages, of which the child needs the last one or two.
+    let mut stack: Vec<u128> = Vec::with_capacity(STACK_WORDS);
     // SAFETY: the child runs `exec_child` on `stack`, whose end is 16-byte aligned, and shares memory with this
     // process, which stands still (CLONE_VFORK) until the child has executed or ended; both outlive that.
     let pid = unsafe {
         libc::clone(
             exec_child,
-            stack.as_mut_ptr_range().end.cast(),
+            stack.as_mut_ptr().add(STACK_WORDS).cast(),
             libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
             (&raw mut child).cast(),
         )

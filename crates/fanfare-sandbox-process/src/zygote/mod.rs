@@ -146,12 +146,11 @@ enum ToZygote<'a> {
 }
 
 async fn word(control: &AsyncFd<OwnedFd>) -> io::Result<Option<ZygoteWord>> {
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    let receive = |fd: &OwnedFd| fdmsg::receive(fd, &mut buffer, RecvFlags::DONTWAIT);
-    let packet = control.async_io(Interest::READABLE, receive).await?;
-    match packet.len {
-        0 => Ok(None),
-        len => Ok(Some(serde_json::from_slice(&buffer[..len])?)),
+    let receive = |fd: &OwnedFd| fdmsg::receive_sized(fd, MESSAGE_BYTES_MAX, RecvFlags::DONTWAIT);
+    let (bytes, _) = control.async_io(Interest::READABLE, receive).await?;
+    match bytes.is_empty() {
+        true => Ok(None),
+        false => Ok(Some(serde_json::from_slice(&bytes)?)),
     }
 }
 
