@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fanfare_types::{ExitCause, FromDataPlane, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
+use fanfare_types::{ExitCause, FromDataPlane, Hpa, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
 
 use super::world::{D, E, F, FakePlane, G, N, World, spec};
 use crate::Event;
@@ -470,4 +470,37 @@ fn kpa_target_utilization_holds_spare_room() {
     world.arrive(D, F, 20);
     world.pass(secs(90));
     assert_eq!(world.ready(F), 4, "20 requests at 5 of 10 per sandbox");
+}
+
+/// Sandboxes after `duration` of an HPA function of 2 to 12, which are its bounds at every second of it.
+fn hpa_after(world: &mut World, duration: Duration) -> u32 {
+    for _ in 0..duration.as_secs() {
+        world.pass(secs(1));
+        let status = world.engine.function_status(F).unwrap();
+        let sandboxes = status.ready + status.starting;
+        assert!((2..=12).contains(&sandboxes), "{sandboxes}: {:?}", status.decisions);
+    }
+    world.ready(F)
+}
+
+#[test]
+fn cpu_use_scales_up_and_down_within_the_bounds() {
+    // A sandbox requests 100 mCPU, of which half is aimed at.
+    let hpa =
+        Hpa { target_utilization: 0.5, period: secs(2), stabilization_window: secs(20), ..Hpa::default() };
+    let scaling = Scaling { policy: ScalingPolicy::Hpa(hpa), min: 2, max: 12, ..Scaling::default() };
+    let mut world = World::small(100, 1, scaling);
+    world.start_all();
+    assert_eq!(hpa_after(&mut world, secs(10)), 2, "without a word of CPU nothing changes");
+    world.cpu_milli = Some(350.0);
+    assert_eq!(hpa_after(&mut world, secs(15)), 7, "350 mCPU at 50 each");
+    let decisions = world.engine.function_status(F).unwrap().decisions;
+    assert!(decisions.iter().any(|d| d.reason.contains("CPU")), "{decisions:?}");
+    world.cpu_milli = Some(10_000.0);
+    assert_eq!(hpa_after(&mut world, secs(15)), 12, "200 would be needed");
+    world.cpu_milli = Some(350.0);
+    assert_eq!(hpa_after(&mut world, secs(15)), 12, "no less while more was wanted within the window");
+    assert_eq!(hpa_after(&mut world, secs(15)), 7);
+    world.cpu_milli = Some(0.0);
+    assert_eq!(hpa_after(&mut world, secs(40)), 2);
 }

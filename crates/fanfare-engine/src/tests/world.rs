@@ -9,8 +9,8 @@ use fanfare_types::limits::REPORT_INTERVAL;
 use fanfare_types::{
     Condemned, Contract, DataPlaneHello, DataPlaneId, Epoch, ExitCause, FromDataPlane, FromNode, FunctionId,
     FunctionLoad, FunctionName, FunctionSpec, GoneCause, HeldLease, NodeHello, NodeId, Reason, Resources,
-    RevisionId, SandboxId, SandboxRecord, Scaling, Sizing, Stages, StartFailure, StartFailureKind, StopMode,
-    Timeouts, Timestamp, ToDataPlane, ToNode,
+    RevisionId, SandboxId, SandboxRecord, SandboxUsage, Scaling, Sizing, Stages, StartFailure,
+    StartFailureKind, StopMode, Timeouts, Timestamp, ToDataPlane, ToNode,
 };
 
 use crate::{Command, Engine, EngineConfig, Event};
@@ -74,6 +74,8 @@ pub(super) struct World {
     pub(super) created: u64,
     /// What data planes say of execution times.
     pub(super) execution_s: Option<f64>,
+    /// Work that the ready sandboxes share evenly, as nodes say it with each report; `None`: they say nothing.
+    pub(super) cpu_milli: Option<f64>,
     next_report: Timestamp,
     epoch: u64,
 }
@@ -112,6 +114,7 @@ impl World {
             drained: BTreeSet::new(),
             created: 0,
             execution_s: None,
+            cpu_milli: None,
             next_report: Timestamp::from_secs(101),
             epoch: 1,
         }
@@ -374,6 +377,20 @@ impl World {
             if plane.connected {
                 plane.from.push_back(FromDataPlane::Report(loads));
             }
+        }
+        self.say_usage();
+    }
+
+    fn say_usage(&mut self) {
+        let Some(cpu_milli) = self.cpu_milli else { return };
+        let ready = self.nodes.values().flat_map(|n| n.sandboxes.values()).filter(|s| s.ready).count();
+        for node in self.nodes.values_mut().filter(|n| n.connected) {
+            let usages = node
+                .sandboxes
+                .iter()
+                .filter(|(_, s)| s.ready)
+                .map(|(sandbox, _)| SandboxUsage { sandbox: *sandbox, cpu_milli: cpu_milli / ready as f64 });
+            node.from.push_back(FromNode::Usage(usages.collect()));
         }
     }
 

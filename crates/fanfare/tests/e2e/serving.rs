@@ -89,9 +89,13 @@ async fn a_surge_at_zero_gets_a_sandbox_each(cluster: Cluster) -> Cluster {
     let calls = (0..200).map(|_| cluster.call("slow", "{}"));
     let begun = std::time::Instant::now();
     let answers = futures_util::future::join_all(calls).await;
-    let pids: BTreeSet<u64> = answers.iter().map(|a| a.json()["pid"].as_u64().unwrap()).collect();
     assert!(answers.iter().all(|a| a.status == 200));
-    assert_eq!(pids.len(), 200, "200 waiting requests of a function with unknown execution time: 200 sandboxes");
+    let status = cluster.status_of("slow").await;
+    let decisions = status["decisions"].as_array().unwrap();
+    assert!(decisions.iter().any(|d| d["to"] == 200), "200 requests wait, nothing is known: {decisions:?}");
+    // On a slow machine the first ones are done before the last ones are ready, and serve who still waits.
+    let pids: BTreeSet<u64> = answers.iter().map(|a| a.json()["pid"].as_u64().unwrap()).collect();
+    assert!(pids.len() > 100, "{} sandboxes served", pids.len());
     // The bound is ten times generous: one after the other they would take 200 s.
     assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
     cluster
