@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use fanfare_link::{Batch, Dialer, EpochGate, Link, Sender};
 use fanfare_sandbox::{SandboxExit, Started};
-use fanfare_types::limits::{HEARTBEAT_INTERVAL, LIVENESS_TIMEOUT};
+use fanfare_types::limits::LIVENESS_TIMEOUT;
 use fanfare_types::{
     CodeDigest, FromNode, FunctionId, NodeHello, Resources, RevisionId, RevisionSpec, SandboxId,
     SandboxRecord, StartFailure, StopMode, ToNode,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
 use crate::LogStore;
 use crate::logs::platform_record;
@@ -43,18 +43,63 @@ pub(crate) enum Event {
     Evict { code: CodeDigest, reply: oneshot::Sender<bool> },
 }
 
+/// What a daemon is made of.
+pub(crate) struct Parts {
+    pub(crate) name: Arc<str>,
+    pub(crate) capacity: Resources,
+    pub(crate) creations_max: usize,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) runtimes: Runtimes,
+    pub(crate) dialer: Dialer,
+    pub(crate) logs: LogStore,
+    pub(crate) marks: Marks,
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) company: Company,
+}
+
+/// What a daemon shares with the others of its process.
+#[derive(Clone, Debug)]
+pub(crate) struct Company {
+    /// Of those that share a log, one speaks: it sends what functions wrote, and says what befalls the links.
+    pub(crate) speaks: bool,
+    /// Connections that may be opened at once.
+    pub(crate) dials: Arc<Semaphore>,
+    /// Counts daemons that a control plane has welcomed.
+    pub(crate) welcomed: watch::Sender<usize>,
+    /// When its turn is within each interval, as a share of it: daemons that began together do not all speak at once.
+    pub(crate) phase: f64,
+}
+
+impl Company {
+    /// Of a daemon that has a process to itself.
+    pub(crate) fn alone(welcomed: watch::Sender<usize>) -> Self {
+        Company { speaks: true, dials: Arc::new(Semaphore::new(1)), welcomed, phase: 0.0 }
+    }
+
+    /// A timer with this daemon's phase, which first fires within the first interval.
+    fn every(&self, period: Duration) -> Interval {
+        let mut timer = interval_at(Instant::now() + period.mul_f64(self.phase), period);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        timer
+    }
+}
+
 /// All state of a node daemon; owned by one task.
 pub(crate) struct Daemon {
     name: Arc<str>,
     capacity: Resources,
     incarnation: u64,
     pub(crate) creations_max: usize,
+    heartbeat_interval: Duration,
     pub(crate) runtimes: Runtimes,
     dialer: Dialer,
     gate: EpochGate,
     logs: LogStore,
     pub(crate) marks: Marks,
     pub(crate) events: mpsc::UnboundedSender<Event>,
+    company: Company,
+    /// Whether any control plane has ever welcomed it.
+    known: bool,
     /// The link, while it is up.
     tx: Option<Sender<FromNode>>,
     /// Whether the control plane has made itself known on this link.
@@ -79,28 +124,21 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new(
-        name: Arc<str>,
-        capacity: Resources,
-        creations_max: usize,
-        runtimes: Runtimes,
-        dialer: Dialer,
-        logs: LogStore,
-        marks: Marks,
-        events: mpsc::UnboundedSender<Event>,
-    ) -> Self {
+    pub(crate) fn new(parts: Parts) -> Self {
         Daemon {
-            name,
-            capacity,
+            name: parts.name,
+            capacity: parts.capacity,
             incarnation: random(),
-            creations_max: creations_max.max(1),
-            runtimes,
-            dialer,
+            creations_max: parts.creations_max.max(1),
+            heartbeat_interval: parts.heartbeat_interval,
+            runtimes: parts.runtimes,
+            dialer: parts.dialer,
             gate: EpochGate::default(),
-            logs,
-            marks,
-            events,
+            logs: parts.logs,
+            marks: parts.marks,
+            events: parts.events,
+            company: parts.company,
+            known: false,
             tx: None,
             welcomed: false,
             spoke: false,
@@ -123,11 +161,9 @@ impl Daemon {
         mut events: mpsc::UnboundedReceiver<Event>,
         shutdown: impl Future<Output = ()>,
     ) {
-        let mut uplink = Uplink::new(self.dialer.clone(), self.gate.clone());
-        let mut heartbeat = interval(HEARTBEAT_INTERVAL);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut usage = interval_at(Instant::now() + USAGE_INTERVAL, USAGE_INTERVAL);
-        usage.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut uplink = Uplink::new(self.dialer.clone(), self.gate.clone(), &self.company);
+        let mut heartbeat = self.company.every(self.heartbeat_interval);
+        let mut usage = self.company.every(USAGE_INTERVAL);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
             tokio::select! {
@@ -162,7 +198,9 @@ impl Daemon {
     fn on_news(&mut self, news: News, uplink: &mut Uplink) {
         match news {
             News::Up(tx) => {
-                tracing::info!(node = %self.name, sandboxes = self.sandboxes.len(), "connected to the control plane");
+                if self.company.speaks {
+                    tracing::info!(node = %self.name, sandboxes = self.sandboxes.len(), "connected to the control plane");
+                }
                 self.tx = Some(tx);
                 self.welcomed = false;
                 self.specs.clear();
@@ -170,7 +208,9 @@ impl Daemon {
                 self.send(FromNode::Hello(hello));
             }
             News::Down => {
-                tracing::warn!(node = %self.name, "lost the control plane");
+                if self.company.speaks {
+                    tracing::warn!(node = %self.name, "lost the control plane");
+                }
                 self.tx = None;
             }
             News::Batch(batch) => self.on_batch(batch, uplink),
@@ -180,8 +220,13 @@ impl Daemon {
     fn on_batch(&mut self, batch: Batch<ToNode>, uplink: &mut Uplink) {
         for message in batch.messages {
             if let ToNode::Welcome { you, epoch } = message {
-                tracing::info!(node = %self.name, %you, %epoch, "welcomed");
+                if self.company.speaks {
+                    tracing::info!(node = %self.name, %you, %epoch, "welcomed");
+                }
                 self.welcomed = true;
+                if !std::mem::replace(&mut self.known, true) {
+                    self.company.welcomed.send_modify(|count| *count += 1);
+                }
                 uplink.confirmed();
             } else if self.welcomed {
                 self.on_command(message);
@@ -243,6 +288,13 @@ impl Daemon {
     }
 
     fn send_logs(&mut self, transfer: u64, function: FunctionId, tail_lines: u32, follow: bool) {
+        if !self.company.speaks {
+            if !follow {
+                self.send_no_logs(transfer);
+            }
+            // A follower waits for further lines, and none of this daemon's own will ever come.
+            return;
+        }
         let lines = if self.transfers.len() < TRANSFERS_MAX {
             self.logs.read(function, tail_lines, follow)
         } else {
@@ -253,6 +305,17 @@ impl Daemon {
         self.transfers.spawn(async move {
             if let Err(error) = dialer.push_logs(transfer, lines).await {
                 tracing::warn!(transfer, %error, "a log transfer broke off");
+            }
+        });
+    }
+
+    /// Says that nothing is here, for whoever waits for every node's last lines.
+    fn send_no_logs(&mut self, transfer: u64) {
+        let (dialer, dials) = (self.dialer.clone(), self.company.dials.clone());
+        self.transfers.spawn(async move {
+            let _permit = dials.acquire().await;
+            if let Err(error) = dialer.push_logs(transfer, futures_util::stream::empty().boxed()).await {
+                tracing::debug!(transfer, %error, "a log transfer broke off");
             }
         });
     }

@@ -7,6 +7,7 @@
 
 mod code;
 mod daemon;
+mod group;
 mod logs;
 mod node;
 mod options;
@@ -16,7 +17,7 @@ mod uplink;
 
 pub use logs::{LogLimits, LogStore};
 pub use node::{Handle, Node, StartError};
-pub use options::{NodeOptions, RuntimeFactory};
+pub use options::{GroupOptions, GroupRuntimeFactory, NodeOptions, RuntimeFactory};
 
 use fanfare_types::{StartFailure, StartFailureKind};
 

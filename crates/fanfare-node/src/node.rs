@@ -8,16 +8,17 @@ use std::sync::Arc;
 
 use fanfare_link::Dialer;
 use fanfare_sandbox::{Orphan, Outlets, Runtime};
+use fanfare_types::limits::HEARTBEAT_INTERVAL;
 use fanfare_types::{CodeDigest, RevisionId, SandboxRecord};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::code::{Code, MayEvict};
-use crate::daemon::{Daemon, Event};
+use crate::daemon::{Company, Daemon, Event, Parts};
 use crate::revisions::Marks;
-use crate::{LogStore, NodeOptions};
+use crate::{LogLimits, LogStore, NodeOptions};
 
 /// The node daemon.
 #[derive(Debug)]
@@ -37,13 +38,14 @@ pub enum StartError {
     Runtimes(io::Error),
 }
 
-/// A running node daemon.
+/// A running node daemon, or a running group of them.
 #[derive(Debug)]
 pub struct Handle {
-    task: JoinHandle<()>,
-    logs: LogStore,
-    runtimes: Runtimes,
-    _lock: File,
+    pub(crate) tasks: Vec<JoinHandle<()>>,
+    pub(crate) logs: LogStore,
+    pub(crate) runtimes: Runtimes,
+    pub(crate) welcomed: watch::Receiver<usize>,
+    pub(crate) _lock: File,
 }
 
 impl Node {
@@ -58,26 +60,17 @@ impl Node {
     ) -> Result<Handle, StartError> {
         let lock = lock(&options.run_dir)?;
         let (events, events_rx) = mpsc::unbounded_channel();
-        let opened = {
-            let (data_dir, log_limits, code_bytes_max) =
-                (options.data_dir.clone(), options.logs, options.code_bytes_max);
-            let (dialer, may_evict) = (dialer.clone(), may_evict(events.clone()));
-            tokio::task::spawn_blocking(move || {
-                let at = |dir: &'static str, data_dir: &Path| {
-                    let path = data_dir.join(dir);
-                    move |error| StartError::Directory(path, error)
-                };
-                let logs =
-                    LogStore::open(data_dir.join("logs"), log_limits).map_err(at("logs", &data_dir))?;
-                let code = Code::open(data_dir.join("code"), dialer, code_bytes_max, may_evict)
-                    .map_err(at("code", &data_dir))?;
-                let marks = Marks::open(data_dir.join("revisions")).map_err(at("revisions", &data_dir))?;
-                Ok::<_, StartError>((logs, code, marks))
-            })
-            .await
-        };
-        let broke_off = |error| StartError::Directory(options.data_dir.clone(), io::Error::other(error));
-        let (logs, code, (marks, marked)) = opened.map_err(broke_off)??;
+        let (data_dir, log_limits, code_bytes_max) =
+            (options.data_dir.clone(), options.logs, options.code_bytes_max);
+        let (code_dialer, may_evict) = (dialer.clone(), may_evict(events.clone()));
+        let (kept, code) = blocking(&options.data_dir, move || {
+            let code_dir = data_dir.join("code");
+            let code = Code::open(code_dir.clone(), code_dialer, code_bytes_max, may_evict)
+                .map_err(|error| StartError::Directory(code_dir, error))?;
+            Ok((Kept::open(&data_dir, log_limits)?, code))
+        })
+        .await?;
+        let Kept { logs, marks, marked } = kept;
         let exits = events.clone();
         let outlets = Outlets {
             // Nobody listens any more only after the daemon has ended.
@@ -87,27 +80,42 @@ impl Node {
         };
         let runtimes = Runtimes((options.runtimes)(outlets).await.map_err(StartError::Runtimes)?);
         let recovered = runtimes.recover().await;
-        let mut daemon = Daemon::new(
-            options.name,
-            options.capacity,
-            options.creations_max,
-            runtimes.clone(),
+        let (welcomed_tx, welcomed) = watch::channel(0);
+        let mut daemon = Daemon::new(Parts {
+            name: options.name,
+            capacity: options.capacity,
+            creations_max: options.creations_max,
+            heartbeat_interval: HEARTBEAT_INTERVAL,
+            runtimes: runtimes.clone(),
             dialer,
-            logs.clone(),
+            logs: logs.clone(),
             marks,
             events,
-        );
+            company: Company::alone(welcomed_tx),
+        });
         daemon.adopt(recovered, marked);
         let task = tokio::spawn(daemon.run(events_rx, shutdown));
-        Ok(Handle { task, logs, runtimes, _lock: lock })
+        Ok(Handle { tasks: vec![task], logs, runtimes, welcomed, _lock: lock })
     }
 }
 
 impl Handle {
-    /// Resolves when the daemon has ended after its shutdown.
+    /// Resolves when a control plane has welcomed the daemon, each one of a group, since the start: what is registered
+    /// from then on can be placed there.
+    pub async fn welcomed(&self) {
+        let all = self.tasks.len();
+        // An error says that the daemons have ended: none will ever be welcomed.
+        if self.welcomed.clone().wait_for(|count| *count >= all).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Resolves when the daemon, each one of a group, has ended after its shutdown.
     pub async fn join(self) {
-        if let Err(error) = self.task.await {
-            tracing::error!(%error, "the node daemon broke off");
+        for task in self.tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "the node daemon broke off");
+            }
         }
     }
 
@@ -134,7 +142,7 @@ impl Runtimes {
     }
 
     /// What each had, with its place.
-    async fn recover(&self) -> Vec<(usize, SandboxRecord)> {
+    pub(crate) async fn recover(&self) -> Vec<(usize, SandboxRecord)> {
         let recovered = join_all(self.0.iter().map(|runtime| runtime.recover())).await;
         let with_place =
             |(place, records): (usize, Vec<_>)| records.into_iter().map(move |record| (place, record));
@@ -151,8 +159,38 @@ impl std::fmt::Debug for Runtimes {
 /// Which code a revision uses, as remembered from before.
 pub(crate) type Marked = HashMap<RevisionId, CodeDigest>;
 
+/// What a daemon keeps on disk beside code.
+pub(crate) struct Kept {
+    pub(crate) logs: LogStore,
+    pub(crate) marks: Marks,
+    pub(crate) marked: Marked,
+}
+
+impl Kept {
+    /// Reads directories: call it where blocking is fine.
+    pub(crate) fn open(data_dir: &Path, limits: LogLimits) -> Result<Self, StartError> {
+        let at = |path: &Path| {
+            let path = path.to_path_buf();
+            move |error| StartError::Directory(path, error)
+        };
+        let (logs_dir, marks_dir) = (data_dir.join("logs"), data_dir.join("revisions"));
+        let logs = LogStore::open(logs_dir.clone(), limits).map_err(at(&logs_dir))?;
+        let (marks, marked) = Marks::open(marks_dir.clone()).map_err(at(&marks_dir))?;
+        Ok(Kept { logs, marks, marked })
+    }
+}
+
+/// Runs what reads directories where blocking is fine.
+pub(crate) async fn blocking<T: Send + 'static>(
+    data_dir: &Path,
+    open: impl FnOnce() -> Result<T, StartError> + Send + 'static,
+) -> Result<T, StartError> {
+    let broke_off = |error| StartError::Directory(data_dir.to_path_buf(), io::Error::other(error));
+    tokio::task::spawn_blocking(open).await.map_err(broke_off)?
+}
+
 /// Two daemons in one place would each take the other's sandboxes for orphans.
-fn lock(run_dir: &Path) -> Result<File, StartError> {
+pub(crate) fn lock(run_dir: &Path) -> Result<File, StartError> {
     let directory = |error| StartError::Directory(run_dir.to_path_buf(), error);
     fs::create_dir_all(run_dir).map_err(directory)?;
     let path = run_dir.join("node.lock");

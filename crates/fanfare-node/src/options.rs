@@ -14,6 +14,10 @@ use crate::LogLimits;
 pub type RuntimeFactory =
     Box<dyn FnOnce(Outlets) -> BoxFuture<'static, io::Result<Vec<Arc<dyn Runtime>>>> + Send>;
 
+/// Makes the runtimes of one daemon of a group; called once for each.
+pub type GroupRuntimeFactory =
+    Box<dyn Fn(Outlets) -> BoxFuture<'static, io::Result<Vec<Arc<dyn Runtime>>>> + Send + Sync>;
+
 /// Settings of a node daemon.
 pub struct NodeOptions {
     /// Stable across restarts; unique in the cluster.
@@ -61,6 +65,54 @@ impl fmt::Debug for NodeOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeOptions")
             .field("name", &self.name)
+            .field("capacity", &self.capacity)
+            .field("data_dir", &self.data_dir)
+            .field("run_dir", &self.run_dir)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Settings of a group of node daemons.
+pub struct GroupOptions {
+    /// The daemons are called NAME-0, NAME-1 and so on.
+    pub name: Arc<str>,
+    /// How many.
+    pub count: usize,
+    /// What each of them offers.
+    pub capacity: Resources,
+    /// Makes their runtimes, which must need no code.
+    pub runtimes: GroupRuntimeFactory,
+    /// The logs. Only this group's.
+    pub data_dir: PathBuf,
+    /// What does not outlive a reboot. Only this group's.
+    pub run_dir: PathBuf,
+    /// Sandboxes that one daemon creates at once; more wait in order.
+    pub creations_max: usize,
+    /// Sizes of the log that they share.
+    pub logs: LogLimits,
+}
+
+impl GroupOptions {
+    /// Settings with the defaults for everything that has one.
+    #[must_use]
+    pub fn new(
+        name: Arc<str>,
+        count: usize,
+        capacity: Resources,
+        runtimes: GroupRuntimeFactory,
+        data_dir: PathBuf,
+        run_dir: PathBuf,
+    ) -> Self {
+        let logs = LogLimits::default();
+        GroupOptions { name, count, capacity, runtimes, data_dir, run_dir, creations_max: 64, logs }
+    }
+}
+
+impl fmt::Debug for GroupOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupOptions")
+            .field("name", &self.name)
+            .field("count", &self.count)
             .field("capacity", &self.capacity)
             .field("data_dir", &self.data_dir)
             .field("run_dir", &self.run_dir)

@@ -2,12 +2,16 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_link::{Batch, DialError, Dialer, EpochGate, Link, Receiver, Sender};
 use fanfare_types::{FromNode, ToNode};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+use crate::daemon::Company;
 
 /// Pause before the first attempt after a loss; doubles to the maximum.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -19,6 +23,8 @@ pub(crate) struct Uplink {
     dialer: Dialer,
     gate: EpochGate,
     state: State,
+    dials: Arc<Semaphore>,
+    speaks: bool,
     /// Attempts since a control plane last made itself known.
     attempts: u32,
 }
@@ -36,9 +42,10 @@ pub(crate) enum News {
 }
 
 impl Uplink {
-    pub(crate) fn new(dialer: Dialer, gate: EpochGate) -> Self {
-        let state = State::Dialling(dial(dialer.clone(), gate.clone(), Duration::ZERO));
-        Uplink { dialer, gate, state, attempts: 0 }
+    pub(crate) fn new(dialer: Dialer, gate: EpochGate, company: &Company) -> Self {
+        let dials = company.dials.clone();
+        let state = State::Dialling(dial(dialer.clone(), gate.clone(), dials.clone(), Duration::ZERO));
+        Uplink { dialer, gate, state, dials, speaks: company.speaks, attempts: 0 }
     }
 
     /// Waits for news. Cancel-safe.
@@ -52,7 +59,9 @@ impl Uplink {
                     }
                     Err(error) => {
                         let attempts = self.attempts;
-                        tracing::warn!(%error, attempts, "cannot reach the control plane");
+                        if self.speaks {
+                            tracing::warn!(%error, attempts, "cannot reach the control plane");
+                        }
                         self.redial();
                     }
                 },
@@ -76,7 +85,8 @@ impl Uplink {
     pub(crate) fn redial(&mut self) {
         let pause = backoff(self.attempts, random());
         self.attempts = self.attempts.saturating_add(1);
-        self.state = State::Dialling(dial(self.dialer.clone(), self.gate.clone(), pause));
+        let (dialer, gate, dials) = (self.dialer.clone(), self.gate.clone(), self.dials.clone());
+        self.state = State::Dialling(dial(dialer, gate, dials, pause));
     }
 
     /// The receiving half, for an end in good order.
@@ -91,12 +101,15 @@ impl Uplink {
 fn dial(
     dialer: Dialer,
     gate: EpochGate,
+    dials: Arc<Semaphore>,
     pause: Duration,
 ) -> BoxFuture<'static, Result<Link<FromNode, ToNode>, DialError>> {
     async move {
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
+        // An error would say that the semaphore was closed, which nobody does.
+        let _permit = dials.acquire().await;
         dialer.node(gate).await
     }
     .boxed()

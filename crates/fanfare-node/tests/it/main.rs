@@ -4,6 +4,7 @@
 
 mod code;
 mod daemon;
+mod group;
 mod link;
 mod logs;
 mod rig;

@@ -111,11 +111,25 @@ impl Runtime for Scripted {
 /// A transfer's lines, and how the test ends it.
 pub type Logs = (u64, BoxStream<'static, LogRecord>, oneshot::Sender<()>);
 
-struct TestHub {
+/// The control plane, as links and transfers reach it.
+pub struct TestHub {
     links: mpsc::UnboundedSender<Link<ToNode, FromNode>>,
     logs: mpsc::UnboundedSender<Logs>,
     blobs: Mutex<HashMap<CodeDigest, Bytes>>,
     fetches: AtomicUsize,
+}
+
+/// What arrives at a hub.
+pub type Arrivals = (mpsc::UnboundedReceiver<Link<ToNode, FromNode>>, mpsc::UnboundedReceiver<Logs>);
+
+impl TestHub {
+    pub fn new() -> (Arc<TestHub>, Arrivals) {
+        let (to_links, links) = mpsc::unbounded_channel();
+        let (to_logs, logs) = mpsc::unbounded_channel();
+        let hub =
+            TestHub { links: to_links, logs: to_logs, blobs: Mutex::default(), fetches: AtomicUsize::new(0) };
+        (Arc::new(hub), (links, logs))
+    }
 }
 
 impl Hub for TestHub {
@@ -174,17 +188,10 @@ impl Rig {
     }
 
     pub async fn start_in(dir: Arc<TempDir>, setup: Setup) -> Result<Self, StartError> {
-        let (to_links, links) = mpsc::unbounded_channel();
-        let (to_logs, logs) = mpsc::unbounded_channel();
+        let (hub, (links, logs)) = TestHub::new();
         let (calls_tx, calls) = mpsc::unbounded_channel();
         let (outlets_tx, outlets) = oneshot::channel();
         let usage = Arc::new(Mutex::new(Vec::new()));
-        let hub = Arc::new(TestHub {
-            links: to_links,
-            logs: to_logs,
-            blobs: Mutex::default(),
-            fetches: AtomicUsize::new(0),
-        });
         let runtime = Scripted { calls: calls_tx, recovered: setup.recovered, usage: usage.clone() };
         let factory = Box::new(move |outlets: Outlets| {
             outlets_tx.send(outlets).unwrap();
@@ -229,12 +236,7 @@ impl Rig {
 
     /// The next link, with the hello it begins with.
     pub async fn link(&mut self) -> (Leader, NodeHello) {
-        let link = within("a link", self.links.recv()).await.unwrap();
-        let mut leader = Leader { link, messages: Vec::new().into_iter() };
-        match leader.next().await {
-            FromNode::Hello(hello) => (leader, hello),
-            other => panic!("{other:?} instead of a hello"),
-        }
+        Leader::accept(&mut self.links).await
     }
 
     /// A link that is welcomed, and knows revision 1.
@@ -262,6 +264,16 @@ pub struct Leader {
 }
 
 impl Leader {
+    /// The next link, with the hello it begins with.
+    pub async fn accept(links: &mut mpsc::UnboundedReceiver<Link<ToNode, FromNode>>) -> (Leader, NodeHello) {
+        let link = within("a link", links.recv()).await.unwrap();
+        let mut leader = Leader { link, messages: Vec::new().into_iter() };
+        match leader.next().await {
+            FromNode::Hello(hello) => (leader, hello),
+            other => panic!("{other:?} instead of a hello"),
+        }
+    }
+
     pub fn tell(&self, message: ToNode) {
         self.link.tx.send(message).unwrap();
     }
