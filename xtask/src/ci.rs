@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     ("shims", shims),
     ("release", || crate::run("cargo", &["build", "--release", "--locked", "--package", "fanfare"])),
     ("demo", || crate::run("target/release/fanfare", &["demo"])),
+    ("bench", || crate::bench::run(&["--quick".to_owned()])),
     ("readme", || readme::run(&root())),
 ];
 

@@ -85,4 +85,6 @@ pub(crate) fn forgets_quickly(document: &mut FunctionDocument) {
     document.scaling.stable_window = Some(Quantity::from("500ms"));
     document.scaling.panic_window_share = Some(1.0);
     document.scaling.tick = Some(Quantity::from("100ms"));
+    // All at once, not by halves.
+    document.scaling.max_scale_down_rate = Some(1e6);
 }

@@ -10,6 +10,7 @@ use fanfare_types::{CodeDigest, RevisionSpec, SandboxId, StartFailure, StopMode}
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::error::{Context, Error, Result};
@@ -55,19 +56,24 @@ impl Direct {
         Ok(Direct { tokio, runtime, revision, next: 0 })
     }
 
-    /// Orders `count` sandboxes at once, sends `request` to each as soon as it is ready, and removes them.
-    pub(crate) fn surge(&mut self, count: u64, request: &[u8]) -> Result<Surge> {
+    /// Orders `count` sandboxes, of which at most `creations_max` are being created at once, sends `request` to each as
+    /// soon as it is ready, and removes them.
+    pub(crate) fn surge(&mut self, count: u64, creations_max: usize, request: &[u8]) -> Result<Surge> {
         let ids: Vec<SandboxId> = (self.next..self.next + count).map(SandboxId).collect();
         self.next += count;
         let request: Arc<[u8]> = request.into();
         self.tokio.block_on(async {
             let begun = Instant::now();
             let mut calls = JoinSet::new();
+            let creations = Arc::new(Semaphore::new(creations_max));
             for id in &ids {
+                let creations = creations.clone();
                 let created = self.runtime.create(*id, self.revision.clone());
                 let request = request.clone();
                 calls.spawn(async move {
+                    let turn = creations.acquire().await.context("a turn")?;
                     let started = created.await.map_err(|failure| failed(&failure))?;
+                    drop(turn);
                     let ready = begun.elapsed();
                     let answer = tokio::time::timeout(ANSWER_TIMEOUT, ask(&started.endpoint, &request)).await;
                     answer.context("a sandbox's answer")??;

@@ -19,12 +19,17 @@ use crate::{api, package};
 const NAME: &str = "surge";
 const FUNCTION: &str = "surge";
 const PROGRAM: &str = "function";
+/// Creations at once: the default of `NodeOptions`.
+const CREATIONS_MAX: usize = 64;
 
 /// Who makes the sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Ours,
+    /// The runtime, with as many creations at once as a node daemon allows.
     Direct,
+    /// The runtime, with all creations at once.
+    Unlimited,
 }
 
 /// What the rounds gave.
@@ -33,8 +38,15 @@ struct Found {
     ours_ms: Vec<f64>,
     sandboxes_used: Vec<f64>,
     sandboxes_made: Vec<f64>,
-    direct_ms: Vec<f64>,
-    direct_ready_ms: Vec<f64>,
+    direct: Makespans,
+    unlimited: Makespans,
+}
+
+/// Of the runtime alone.
+#[derive(Debug, Default)]
+struct Makespans {
+    ms: Vec<f64>,
+    ready_ms: Vec<f64>,
 }
 
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
@@ -44,7 +56,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
         "{count} requests at once over {count} open connections to a function at zero, concurrency 1, that works (sleeps) \
          for {} ms; makespan from the first byte of the first request to the last byte of the last answer, less the \
          work. Direct: the `process` runtime as a library in the bench's own process is ordered to make {count} \
-         sandboxes of the same revision at once, and each is sent the same request as soon as it is ready.",
+         sandboxes of the same revision, and each is sent the same request as soon as it is ready; {CREATIONS_MAX} are \
+         created at once, as a node daemon does, or all.",
         work.as_millis()
     ));
     let package = package::program(&function_program()?, PROGRAM)?;
@@ -66,16 +79,19 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
 
     let mut found = Found::default();
     for _ in 0..bench.rounds {
-        for turn in bench.shuffled(&[Turn::Ours, Turn::Direct]) {
-            match turn {
-                Turn::Ours => ours(&mut platform, &mut found, count, work)?,
-                Turn::Direct => {
-                    let request = get(&format!("/work/{}", work.as_millis()));
-                    let surge = direct.surge(count as u64, &request)?;
-                    found.direct_ms.push(beyond_ms(surge.makespan, work));
-                    found.direct_ready_ms.push(surge.ready.as_secs_f64() * 1e3);
+        for turn in bench.shuffled(&[Turn::Ours, Turn::Direct, Turn::Unlimited]) {
+            let (creations_max, makespans) = match turn {
+                Turn::Ours => {
+                    ours(&mut platform, &mut found, count, work)?;
+                    continue;
                 }
-            }
+                Turn::Direct => (CREATIONS_MAX, &mut found.direct),
+                Turn::Unlimited => (count, &mut found.unlimited),
+            };
+            let request = get(&format!("/work/{}", work.as_millis()));
+            let surge = direct.surge(count as u64, creations_max, &request)?;
+            makespans.ms.push(beyond_ms(surge.makespan, work));
+            makespans.ready_ms.push(surge.ready.as_secs_f64() * 1e3);
         }
     }
     direct.stop();
@@ -121,9 +137,12 @@ fn beyond_ms(makespan: Duration, work: Duration) -> f64 {
 fn tell(report: &mut Report, found: &Found, count: usize) -> Result<()> {
     let group = format!("0 to {count}");
     report.measure(&group, "fanfare, makespan beyond the work", "ms", &found.ours_ms)?;
-    report.measure(&group, "direct, makespan beyond the work", "ms", &found.direct_ms)?;
-    report.measure(&group, "direct, until all are ready", "ms", &found.direct_ready_ms)?;
-    let ratio = report.ratio(&group, "fanfare / direct", &found.ours_ms, &found.direct_ms)?;
+    report.measure(&group, "direct, makespan beyond the work", "ms", &found.direct.ms)?;
+    report.measure(&group, "direct, until all are ready", "ms", &found.direct.ready_ms)?;
+    report.measure(&group, "direct, all at once, makespan beyond the work", "ms", &found.unlimited.ms)?;
+    report.measure(&group, "direct, all at once, until all are ready", "ms", &found.unlimited.ready_ms)?;
+    let ratio = report.ratio(&group, "fanfare / direct", &found.ours_ms, &found.direct.ms)?;
+    report.ratio(&group, "fanfare / direct, all at once", &found.ours_ms, &found.unlimited.ms)?;
     report.measure(&group, "sandboxes that answered", "", &found.sandboxes_used)?;
     report.measure(&group, "sandboxes at the last answer", "", &found.sandboxes_made)?;
     report.budget("makespan beyond the work, fanfare / direct", ratio.p50, "×", Limit::AtMost(1.1));

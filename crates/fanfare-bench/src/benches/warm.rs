@@ -176,6 +176,7 @@ impl Stage {
     }
 
     fn stop(self) -> Result<()> {
+        self.upstream.kill();
         self.nginx.stop()?;
         self.platform.stop().map(|_| ())
     }
