@@ -1,4 +1,7 @@
 //! Dependencies of Python handlers: a `requirements.txt` beside the handler, installed once per content.
+//!
+//! What is installed may run in every function whose content is the same. So a function's own files must have no part
+//! in it: a list that names some is installed for that code alone, and none are imported by pip itself.
 
 use std::fs;
 use std::io;
@@ -41,7 +44,8 @@ pub(crate) async fn python(
     };
     let interpreter = interpreter_key(&shared.options.python).map_err(|e| node_failure("interpreter", e))?;
     let dir = shared.options.data_dir.join("deps");
-    let installed = dir.join(short_hash(&[&list, interpreter.as_bytes()]));
+    let code_digest = revision.spec.code.filter(|_| !stands_alone(&list)).unwrap_or_default();
+    let installed = dir.join(short_hash(&[&list, interpreter.as_bytes(), &code_digest.0]));
     if installed.is_dir() {
         return Ok(Some(installed));
     }
@@ -61,6 +65,24 @@ pub(crate) async fn python(
     Ok(Some(installed))
 }
 
+/// Whether a list means the same beside any code: each line is empty, a comment, or a requirement by name and version.
+/// Whatever else pip understands (paths, further lists, links, options) may lead to files.
+fn stands_alone(list: &[u8]) -> bool {
+    // As pip's `is_archive_file`.
+    const ARCHIVES: [&str; 12] =
+        [".whl", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".xz", ".txz", ".lz", ".tlz", ".lzma"];
+    let by_name = |line: &str| {
+        let named = line.starts_with(|c: char| c.is_ascii_alphanumeric());
+        let plain = |c: char| c.is_ascii_alphanumeric() || " \t._-[],<>=!~*+()".contains(c);
+        // What follows is a condition on the machine.
+        let requirement = line.split(';').next().unwrap_or(line).trim_end().to_ascii_lowercase();
+        named && requirement.chars().all(plain) && !ARCHIVES.iter().any(|end| requirement.ends_with(end))
+    };
+    let comment = |line: &str| line.is_empty() || line.starts_with('#');
+    let text = std::str::from_utf8(list);
+    text.is_ok_and(|text| text.lines().map(str::trim).all(|line| comment(line) || by_name(line)))
+}
+
 async fn install(
     shared: &Arc<Shared>,
     revision: &Revision,
@@ -70,7 +92,8 @@ async fn install(
     let python = text(&shared.options.python)?;
     let argv = [
         &python,
-        "-s",
+        // The working directory is the code, for paths in the list; modules in it must not take the place of pip's.
+        "-I",
         "-m",
         "pip",
         "install",
@@ -136,6 +159,46 @@ fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_that_names_files_is_not_for_every_code() {
+        for alone in [
+            "",
+            "# nothing\n\n",
+            "numpy\nrequests[socks] >= 2.8.1, == 2.8.* ; python_version < \"3.9\" and os_name == './x'\r\n",
+            "a~=1.0",
+            "b (>=1,<2)",
+        ] {
+            assert!(stands_alone(alone.as_bytes()), "{alone:?}");
+        }
+        for with_files in [
+            ".",
+            "./lib",
+            "lib/",
+            "/lib",
+            "../lib",
+            "~/lib",
+            "greet-1-py3-none-any.whl",
+            "greet.TAR.gz ; os_name == 'posix'",
+            "greet.zip",
+            "-r more.txt",
+            "-rmore.txt",
+            "--constraint=c.txt",
+            "-e .",
+            "-f wheels",
+            "--no-index",
+            "greet @ file:///function/lib",
+            "file:lib",
+            "numpy\\\n-r more.txt",
+            "numpy # comment",
+            "${LIB}",
+            "numpy --hash=sha256:00",
+            "nu\u{e9}",
+        ] {
+            assert!(!stands_alone(with_files.as_bytes()), "{with_files:?}");
+        }
+        assert!(!stands_alone(b"\xff\xfe"));
+    }
 
     #[test]
     fn pip_gets_what_concerns_it_and_nothing_else() {

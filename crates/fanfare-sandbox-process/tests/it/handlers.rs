@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_sandbox::{LogStream, Runtime};
-use fanfare_types::{Contract, ExitCause, RevisionSpec, StartFailureKind, StopMode};
+use fanfare_types::{CodeDigest, Contract, ExitCause, RevisionSpec, StartFailureKind, StopMode};
 
 use crate::cases;
 use crate::support::{Lab, ask, block_on, id, revision};
@@ -19,6 +19,7 @@ cases![
     javascript_serves,
     a_missing_interpreter_is_named,
     requirements_are_installed_once,
+    dependencies_never_come_from_another_function,
 ];
 
 fn python(lab: &Lab, function: u32, files: &[(&str, &str)]) -> RevisionSpec {
@@ -239,30 +240,34 @@ fn a_missing_interpreter_is_named() {
     });
 }
 
-fn requirements_are_installed_once() {
-    block_on(async {
-        let lab = Lab::new().await;
-        // A package that is made here, so that no index is needed.
-        let text = "import greet\ndef handler(event, context): return greet.WORD";
-        let list = "./greet-1-py3-none-any.whl\n";
-        let code = lab.codes.add(lab.dir.path(), &[("f.py", text), ("requirements.txt", list)]);
-        let wheel = r#"
+/// Writes a wheel of the module `greet` with this word; run in the code's directory.
+const WHEEL: &str = r#"
 import sys, zipfile
-with zipfile.ZipFile(sys.argv[1] + "/greet-1-py3-none-any.whl", "w") as z:
-    z.writestr("greet.py", "WORD = 'hello'")
+with zipfile.ZipFile("greet-1-py3-none-any.whl", "w") as z:
+    z.writestr("greet.py", "WORD = %r" % sys.argv[1])
     z.writestr("greet-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: greet\nVersion: 1\n")
     z.writestr("greet-1.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
     z.writestr("greet-1.dist-info/RECORD", "greet.py,,\ngreet-1.dist-info/METADATA,,\ngreet-1.dist-info/WHEEL,,\ngreet-1.dist-info/RECORD,,\n")
 "#;
-        let dir = lab.dir.path().join("code-0");
-        let made = std::process::Command::new("python3").args(["-c", wheel]).arg(&dir).status().unwrap();
-        assert!(made.success());
+const GREETING: &str = "import greet\ndef handler(event, context): return greet.WORD";
+
+/// Code that requires a wheel of its own, made here so that no index is needed; `n` counts the lab's codes.
+fn with_wheel(lab: &Lab, n: usize, word: &str) -> CodeDigest {
+    let files = [("f.py", GREETING), ("requirements.txt", "./greet-1-py3-none-any.whl\n")];
+    let code = lab.codes.add(lab.dir.path(), &files);
+    let dir = lab.dir.path().join(format!("code-{n}"));
+    let made = std::process::Command::new("python3").args(["-c", WHEEL, word]).current_dir(dir).status();
+    assert!(made.unwrap().success());
+    code
+}
+
+fn requirements_are_installed_once() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let code = with_wheel(&lab, 0, "hello");
         let spec = |function| {
-            revision(
-                function,
-                Some(code),
-                Contract::Python { file: "f.py".into(), handler: "handler".into() },
-            )
+            let contract = Contract::Python { file: "f.py".into(), handler: "handler".into() };
+            revision(function, Some(code), contract)
         };
         lab.runtime.prepare(Arc::new(spec(1))).await.unwrap_or_else(|f| panic!("{f:?}"));
         for (n, function) in [(1, 1), (2, 2)] {
@@ -272,11 +277,32 @@ with zipfile.ZipFile(sys.argv[1] + "/greet-1-py3-none-any.whl", "w") as z:
         let installed = std::fs::read_dir(lab.dir.path().join("data/deps")).unwrap().count();
         assert_eq!(installed, 1, "two revisions, one list");
 
-        let broken = python(&lab, 3, &[("f.py", text), ("requirements.txt", "./no-such-directory\n")]);
+        let broken = python(&lab, 3, &[("f.py", GREETING), ("requirements.txt", "./no-such-directory\n")]);
         let failure = lab.create(3, &broken).await.unwrap_err();
         assert_eq!(failure.kind, StartFailureKind::DependenciesFailed);
         assert!(failure.log_tail.contains("no-such-directory"), "{failure:?}");
         assert_eq!(std::fs::read_dir(lab.dir.path().join("data/deps")).unwrap().count(), 1);
+        lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
+
+fn dependencies_never_come_from_another_function() {
+    block_on(async {
+        let lab = Lab::new().await;
+        for (n, word) in [(1, "one"), (2, "two")] {
+            let code = Some(with_wheel(&lab, n - 1, word));
+            let contract = Contract::Python { file: "f.py".into(), handler: "handler".into() };
+            let function = u32::try_from(n).unwrap();
+            let started = lab.create(n as u64, &revision(function, code, contract)).await.unwrap();
+            assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, word.to_owned()), "the same list");
+        }
+        // Code in the place of pip would be believed by every function with the same list.
+        let own = "open('/out/greet.py', 'w').write('WORD = \"forged\"')";
+        let files =
+            [("f.py", GREETING), ("requirements.txt", "--no-index\nno-such-package\n"), ("pip.py", own)];
+        let failure = lab.create(3, &python(&lab, 3, &files)).await.unwrap_err();
+        assert_eq!(failure.kind, StartFailureKind::DependenciesFailed, "{failure:?}");
         lab.runtime.shutdown().await;
         lab.close().await;
     });
