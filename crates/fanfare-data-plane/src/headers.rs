@@ -4,9 +4,12 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::{
-    CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT,
+    FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+
+use crate::request_id::REQUEST_ID;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -43,8 +46,8 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        // `Host` and the framing are not the client's to take away from the next hop.
-        .filter(|name: &HeaderName| *name != HOST && *name != http::header::CONTENT_LENGTH)
+        // `Host`, the framing and the id are not the client's to take away from the next hop.
+        .filter(|name: &HeaderName| *name != HOST && *name != CONTENT_LENGTH && *name != REQUEST_ID)
         .take(CONNECTION_NAMES_MAX)
         .collect();
     for name in listed {
@@ -67,14 +70,60 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Takes out what a client may not say to a sandbox.
 pub(crate) fn strip_platform(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| name.as_str().starts_with(PLATFORM_PREFIX)) {
-        let names: Vec<HeaderName> =
-            headers.keys().filter(|name| name.as_str().starts_with(PLATFORM_PREFIX)).cloned().collect();
+    strip(headers, is_platforms);
+    headers.remove(EXPECT);
+}
+
+/// Takes out of a request's trailers what decides about framing, routing or rights, and so comes too late (RFC 9110,
+/// section 6.5.1): a server that merges trailers into the fields would be told by the client what only the platform
+/// may say.
+pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
+    strip(trailers, |name| {
+        is_platforms(name)
+            || name.as_str().starts_with("x-forwarded-")
+            || [
+                HOST,
+                CONTENT_LENGTH,
+                TRANSFER_ENCODING,
+                CONTENT_TYPE,
+                CONTENT_ENCODING,
+                CONTENT_RANGE,
+                TRAILER,
+                AUTHORIZATION,
+                PROXY_AUTHORIZATION,
+                COOKIE,
+                EXPECT,
+                FORWARDED,
+                REQUEST_ID,
+            ]
+            .contains(name)
+    });
+}
+
+/// HTTP/2 clients may send each cookie in a field of its own, HTTP/1.1 knows one (RFC 9113, section 8.2.3).
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_some()
+        && let Some(cookies) = joined(headers.get_all(COOKIE), b"; ")
+    {
+        headers.insert(COOKIE, cookies);
+    }
+}
+
+/// Some servers take `_` in a name for `-`.
+fn is_platforms(name: &HeaderName) -> bool {
+    let (name, prefix) = (name.as_str().as_bytes(), PLATFORM_PREFIX.as_bytes());
+    let same = |(byte, of_prefix): (&u8, &u8)| byte == of_prefix || (*byte, *of_prefix) == (b'_', b'-');
+    name.len() >= prefix.len() && name.iter().zip(prefix).all(same)
+}
+
+fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    // One pass that finds nothing is the common case, and allocates nothing.
+    if headers.keys().any(&unwanted) {
+        let names: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
         for name in names {
             headers.remove(name);
         }
     }
-    headers.remove(EXPECT);
 }
 
 /// What the proxy fields say about one connection, made once.
@@ -103,11 +152,11 @@ impl Client {
     pub(crate) fn append(&self, headers: &mut HeaderMap) {
         let seen = match headers.get(X_FORWARDED_FOR) {
             None => self.for_field.clone(),
-            Some(_) => joined(headers, &X_FORWARDED_FOR, &self.for_field),
+            Some(_) => appended(headers, &X_FORWARDED_FOR, &self.for_field),
         };
         headers.insert(X_FORWARDED_FOR, seen);
         let own = self.forwarded(headers.get(HOST));
-        let all = if headers.contains_key(FORWARDED) { joined(headers, &FORWARDED, &own) } else { own };
+        let all = if headers.contains_key(FORWARDED) { appended(headers, &FORWARDED, &own) } else { own };
         headers.insert(FORWARDED, all);
     }
 
@@ -136,15 +185,19 @@ impl Client {
 }
 
 /// The values of a list field, as one, with another at its end.
-fn joined(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> HeaderValue {
+fn appended(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> HeaderValue {
+    joined(headers.get_all(name).iter().chain([last]), b", ").unwrap_or_else(|| last.clone())
+}
+
+fn joined<'a>(values: impl IntoIterator<Item = &'a HeaderValue>, separator: &[u8]) -> Option<HeaderValue> {
     let mut bytes = Vec::new();
-    for value in headers.get_all(name).iter().chain([last]) {
+    for value in values {
         if !bytes.is_empty() {
-            bytes.extend_from_slice(b", ");
+            bytes.extend_from_slice(separator);
         }
         bytes.extend_from_slice(value.as_bytes());
     }
-    HeaderValue::from_bytes(&bytes).unwrap_or_else(|_| last.clone())
+    HeaderValue::from_bytes(&bytes).ok()
 }
 
 #[cfg(test)]
@@ -186,11 +239,13 @@ mod tests {
             ("x-fanfare-forwarded", "guess"),
             ("x-fanfare-deadline-ms", "1"),
             ("X-Fanfare-Reason", "queue-full"),
+            ("x_fanfare_forwarded", "guess"),
             ("x-fanfares", "not ours"),
+            ("x-fanfare", "not ours"),
             ("expect", "100-continue"),
         ]);
         strip_platform(&mut headers);
-        assert_eq!(headers, map(&[("x-fanfares", "not ours")]));
+        assert_eq!(headers, map(&[("x-fanfares", "not ours"), ("x-fanfare", "not ours")]));
     }
 
     #[test]

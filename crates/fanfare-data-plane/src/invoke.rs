@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fanfare_dispatch::Outcome;
-use fanfare_http1::{ErrorKind, RequestBody, RequestHead, SendError};
+use fanfare_http1::{ErrorKind, Malformed, RequestBody, RequestHead, SendError};
 use fanfare_types::{Reason, Timestamp};
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::{Method, Response, StatusCode};
 use tokio::time::timeout;
 
@@ -80,11 +80,7 @@ impl Call<'_> {
                     lease.fail(Outcome::TimedOut);
                     return self.failed(&lease, self.timed_out(&lease));
                 }
-                Err(Unanswered::Failed(SendError { error, body: Some(whole) }))
-                    if error.written_bytes() == 0
-                        && !error.response_started()
-                        && matches!(error.kind(), ErrorKind::Closed | ErrorKind::Io(_)) =>
-                {
+                Err(Unanswered::Failed(SendError { error, body: Some(whole) })) if never_sent(&error) => {
                     lease.unsent();
                     body = whole;
                     // A pooled connection that its peer has closed. Each time round there is one less.
@@ -133,12 +129,12 @@ impl Call<'_> {
     ) -> Attempt {
         let timing = self.timing(&lease);
         let (mut parts, rest) = response.into_parts();
+        let switching = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+        let agreed = parts.headers.get(UPGRADE).filter(|_| switching).cloned();
         headers::strip_hop_by_hop(&mut parts.headers);
         parts.headers.append(SERVER_TIMING, timing);
-        if parts.status == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(upgrade) = self.upgrade.take()
-        {
-            upgrade.join(rest, lease, held, &mut parts.headers);
+        if switching && let Some(upgrade) = self.upgrade.take() {
+            upgrade.join(rest, lease, held, &mut parts.headers, agreed);
             return Attempt::Answered(Response::from_parts(parts, Body::Full(None)));
         }
         match Body::of(self.core, rest, Some(lease.clone()), lease.deadline, held).await {
@@ -165,6 +161,16 @@ impl Call<'_> {
         let limit = lease.deadline.since(self.accepted).as_secs_f64();
         Problem::new(Reason::RequestTimeout, format!("the function did not answer within its {limit} s"))
     }
+}
+
+/// Whether the connection was found unusable before a byte of the request was written: its peer had closed it, or had
+/// said something on it unasked, as some servers do when they are about to close it.
+fn never_sent(error: &fanfare_http1::Error) -> bool {
+    let unusable = matches!(
+        error.kind(),
+        ErrorKind::Closed | ErrorKind::Io(_) | ErrorKind::Malformed(Malformed::Unsolicited)
+    );
+    unusable && error.written_bytes() == 0 && !error.response_started()
 }
 
 enum Unanswered {

@@ -9,6 +9,8 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use crate::headers;
+
 /// Bytes that are read ahead for a request that waits.
 const READ_AHEAD_BYTES: usize = 16 * 1024;
 
@@ -33,7 +35,7 @@ impl Payload {
             match self.rest.frame().await {
                 Some(Ok(frame)) => {
                     self.ahead_bytes += frame.data_ref().map_or(0, Bytes::len);
-                    self.ahead.push_back(frame);
+                    self.ahead.push_back(checked(frame));
                 }
                 Some(Err(error)) => return error,
                 None => break,
@@ -41,6 +43,13 @@ impl Payload {
         }
         std::future::pending().await
     }
+}
+
+fn checked(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        headers::strip_trailers(trailers);
+    }
+    frame
 }
 
 impl Body for Payload {
@@ -55,7 +64,7 @@ impl Body for Payload {
             self.ahead_bytes -= frame.data_ref().map_or(0, Bytes::len);
             return Poll::Ready(Some(Ok(frame)));
         }
-        Pin::new(&mut self.rest).poll_frame(cx)
+        Pin::new(&mut self.rest).poll_frame(cx).map_ok(checked)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use fanfare_dispatch::Outcome;
 use fanfare_http1::RequestBody;
 use fanfare_types::{Reason, Timestamp};
-use http::header::{HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode, request};
+use http::header::{HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, Request, Response, StatusCode, Version, request};
 use hyper::body::Incoming;
 
 use crate::body::{Body, Held};
@@ -104,14 +104,15 @@ async fn answer(
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(Problem::new(Reason::TooLarge, detail).with_status(status).into());
     }
-    if parts.method == Method::CONNECT || parts.uri.path_and_query().is_none() {
-        return Err(Problem::new(Reason::BadRequest, "CONNECT is not supported").into());
-    }
+    check_form(&parts)?;
     let (function, target) = find::find(shared, &parts).await?;
     let forwarded = peers::is_forwarded(core, &parts);
     let upgrade = Upgrade::take(parts.version, &parts.headers, &mut parts.extensions);
     headers::strip_hop_by_hop(&mut parts.headers);
     headers::strip_platform(&mut parts.headers);
+    if parts.version == Version::HTTP_2 {
+        headers::join_cookies(&mut parts.headers);
+    }
     find::settle_host(&mut parts, &function);
     if !forwarded {
         client.append(&mut parts.headers);
@@ -130,6 +131,24 @@ async fn answer(
     }
     let work = Work { parts, target, upgrade, accepted };
     invoke(core, &function, work, body, held).await.map_err(|failure| failure.of(function))
+}
+
+/// Refuses what cannot be passed on, or could be read in two ways, before it takes a place in a queue.
+fn check_form(parts: &request::Parts) -> Result<(), Problem> {
+    if parts.method == Method::CONNECT || parts.uri.path_and_query().is_none() {
+        return Err(Problem::new(Reason::BadRequest, "CONNECT is not supported"));
+    }
+    if parts.headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err(Problem::new(Reason::BadRequest, "there is more than one Host field"));
+    }
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    let only_chunked = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    if !only_chunked || codings.next().is_some() {
+        // The server has taken `chunked` off, and would pass the rest on as if it were the body.
+        let detail = "the only transfer coding is chunked, once";
+        return Err(Problem::new(Reason::BadRequest, detail).with_status(StatusCode::NOT_IMPLEMENTED));
+    }
+    Ok(())
 }
 
 /// A request that is ready to be sent.

@@ -35,10 +35,18 @@ impl Upgrade {
     }
 
     /// Joins the client and the sandbox, which agreed with 101, until both have finished or the request's deadline;
-    /// `fields` are those of the answer. The slot stays taken meanwhile.
-    pub(crate) fn join(self, sandbox: Upstream, lease: Rc<Lease>, held: Held, fields: &mut HeaderMap) {
+    /// `fields` are those of the answer, and `agreed` is the protocol that the sandbox named. The slot stays taken
+    /// meanwhile.
+    pub(crate) fn join(
+        self,
+        sandbox: Upstream,
+        lease: Rc<Lease>,
+        held: Held,
+        fields: &mut HeaderMap,
+        agreed: Option<HeaderValue>,
+    ) {
         fields.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        fields.entry(UPGRADE).or_insert(self.protocol);
+        fields.insert(UPGRADE, agreed.unwrap_or(self.protocol));
         let deadline = lease.deadline;
         tokio::task::spawn_local(async move {
             let _held = held;

@@ -7,6 +7,7 @@ mod client;
 mod control;
 mod cores;
 mod failures;
+mod fields;
 mod leases;
 mod peers;
 mod protocol;
