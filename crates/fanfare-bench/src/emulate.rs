@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fanfare_control_plane::ControlPlane;
 use fanfare_data_plane::DataPlane;
 use fanfare_link::Dialer;
-use fanfare_node::{Node, NodeOptions, RuntimeFactory};
+use fanfare_node::{GroupOptions, GroupRuntimeFactory, Node};
 use fanfare_sandbox::Runtime;
 use fanfare_sandbox::fake::{FakeListener, FakeOptions, FakeRuntime};
 use fanfare_store::{RedbStore, Store};
@@ -22,6 +22,9 @@ use crate::error::{Context, Error, Result};
 
 /// First argument of this mode.
 pub(crate) const ARGUMENT: &str = "__emulate";
+/// Name of the threads that run the nodes and their sandboxes, so that their CPU time can be told from that of the
+/// control plane and the data plane.
+pub(crate) const NODE_THREADS: &str = "emulated";
 /// Most nodes.
 const NODES_MAX: usize = 10_000;
 /// What each node offers.
@@ -35,11 +38,18 @@ pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
         return Err(Error::new(format!("{nodes} nodes; 1 to {NODES_MAX} can be emulated")));
     }
     let (data_dir, run_dir) = (PathBuf::from(arg()?), PathBuf::from(arg()?));
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start tokio")?;
-    tokio.block_on(serve(nodes, &data_dir, &run_dir))
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let tokio = builder.enable_all().build().context("start tokio")?;
+    let of_nodes = builder.thread_name(NODE_THREADS).build().context("start tokio")?;
+    tokio.block_on(serve(nodes, &data_dir, &run_dir, of_nodes.handle()))
 }
 
-async fn serve(nodes: usize, data_dir: &Path, run_dir: &Path) -> Result<()> {
+async fn serve(
+    nodes: usize,
+    data_dir: &Path,
+    run_dir: &Path,
+    of_nodes: &tokio::runtime::Handle,
+) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen to signals")?;
     let directory = data_dir.join("store");
     std::fs::create_dir_all(run_dir).context(run_dir.display())?;
@@ -64,14 +74,15 @@ async fn serve(nodes: usize, data_dir: &Path, run_dir: &Path) -> Result<()> {
     let data_plane = DataPlane::start(options, dialer.clone(), stop_data_plane.clone())
         .map_err(|error| Error::new(format!("start the data plane: {error}")))?;
     let stop_nodes = CancellationToken::new();
-    let listener = FakeListener::unix(&run_dir.join("fake")).context("listen for the fake sandboxes")?;
-    let mut daemons = Vec::with_capacity(nodes);
-    for n in 0..nodes {
-        let name = format!("node-{n}");
-        let options = node_options(&name, &listener, data_dir, run_dir);
-        let daemon = Node::start(options, dialer.clone(), stop_nodes.clone().cancelled_owned()).await;
-        daemons.push(daemon.context(name)?);
-    }
+    let group = of_nodes.spawn(start_nodes(
+        nodes,
+        data_dir.join("nodes"),
+        run_dir.to_owned(),
+        dialer,
+        stop_nodes.clone().cancelled_owned(),
+    ));
+    let group = group.await.context("start the nodes")??;
+    group.welcomed().await;
     data_plane.synced().await;
     welcome(data_plane.address(), api)?;
 
@@ -79,21 +90,26 @@ async fn serve(nodes: usize, data_dir: &Path, run_dir: &Path) -> Result<()> {
     stop_data_plane.cancel();
     data_plane.stopped().await;
     stop_nodes.cancel();
-    for daemon in daemons {
-        daemon.join().await;
-    }
+    group.join().await;
     stop_control_plane.cancel();
     control_plane.await.context("the control plane")?.context("the control plane")
 }
 
-fn node_options(name: &str, listener: &Arc<FakeListener>, data_dir: &Path, run_dir: &Path) -> NodeOptions {
-    let listener = listener.clone();
-    let runtimes: RuntimeFactory = Box::new(move |outlets| {
-        let runtime = FakeRuntime::new(FakeOptions::default(), listener, outlets);
+async fn start_nodes(
+    nodes: usize,
+    data_dir: PathBuf,
+    run_dir: PathBuf,
+    dialer: Dialer,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<fanfare_node::Handle> {
+    let listener = FakeListener::unix(&run_dir.join("fake")).context("listen for the fake sandboxes")?;
+    let runtimes: GroupRuntimeFactory = Box::new(move |outlets| {
+        let runtime = FakeRuntime::new(FakeOptions::default(), listener.clone(), outlets);
         Box::pin(async move { Ok(vec![Arc::new(runtime) as Arc<dyn Runtime>]) })
     });
-    let below = |dir: &Path| dir.join("nodes").join(name);
-    NodeOptions::new(name.into(), CAPACITY, runtimes, below(data_dir), below(run_dir))
+    let options =
+        GroupOptions::new("node".into(), nodes, CAPACITY, runtimes, data_dir, run_dir.join("nodes"));
+    Node::start_group(options, dialer, shutdown).await.context("start the nodes")
 }
 
 /// The lines by which whoever started this finds it, as `fanfare up` prints them.

@@ -13,6 +13,21 @@ pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
     cpu_clock::of_process(pid).context(format!("CPU time of process {pid}"))
 }
 
+/// CPU time of the living threads of a process whose names begin so.
+pub(crate) fn cpu_time_of_threads(pid: u32, name: &str) -> Result<Duration> {
+    let dir = format!("/proc/{pid}/task");
+    let mut nanos = 0;
+    for entry in fs::read_dir(&dir).context(&dir)? {
+        let thread = entry.context(&dir)?.path();
+        // A thread that has ended meanwhile has no files.
+        let of_name = fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+        if of_name && let Ok(text) = fs::read_to_string(thread.join("schedstat")) {
+            nanos += text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(Duration::from_nanos(nanos))
+}
+
 /// Resident memory of a process, in bytes.
 pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
@@ -95,6 +110,19 @@ mod tests {
         assert!(used > Duration::from_micros(100) && used < Duration::from_secs(60), "{used:?}");
         assert!(resident_bytes(me).unwrap() > memory_before + (32 << 20));
         assert!(std::hint::black_box(&block)[0] == 1);
+    }
+
+    #[test]
+    fn threads_are_counted_by_name() {
+        let me = std::process::id();
+        let spin = move || {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < Duration::from_millis(5) {}
+            cpu_time_of_threads(me, "spinning").unwrap()
+        };
+        let used = std::thread::Builder::new().name("spinning-1".into()).spawn(spin).unwrap().join().unwrap();
+        assert!(used > Duration::from_micros(100), "{used:?}");
+        assert_eq!(cpu_time_of_threads(me, "no such thread").unwrap(), Duration::ZERO);
     }
 
     #[test]

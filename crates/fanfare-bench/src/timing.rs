@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::report::Report;
+use crate::stats::Summary;
 use crate::wire::Answer;
 
 /// Stages of a cold start, in the order in which they happen. `queue` is the wait as a whole: the ones after it, up to
@@ -36,14 +37,16 @@ impl Stages {
         Ok(())
     }
 
-    /// Adds a measure per stage.
-    pub(crate) fn tell(&self, report: &mut Report, group: &str) -> Result<()> {
-        for (name, samples) in STAGES.iter().zip(&self.samples) {
+    /// Adds a measure per stage, and gives that of the wait as a whole.
+    pub(crate) fn tell(&self, report: &mut Report, group: &str) -> Result<Summary> {
+        let [waits, parts @ ..] = &self.samples;
+        let waits = report.measure(group, STAGES[0], "ms", waits)?;
+        for (name, samples) in STAGES[1..].iter().zip(parts) {
             if !samples.is_empty() {
                 report.measure(group, *name, "ms", samples)?;
             }
         }
-        Ok(())
+        Ok(waits)
     }
 }
 
