@@ -38,6 +38,8 @@ pub(crate) struct Streaming {
     /// The frame that came with the head.
     first: Option<Frame<Bytes>>,
     watched: Rc<Watched>,
+    /// Resolves when the sandbox has ended and is silent: a machine that is lost closes no connection.
+    silent: Option<Pin<Box<dyn Future<Output = ()>>>>,
     _held: Held,
 }
 
@@ -47,6 +49,8 @@ pub(crate) struct Streaming {
 pub(crate) enum Cut {
     #[error("the request's time ran out in the middle of the response")]
     Timeout,
+    #[error("the sandbox ended in the middle of the response")]
+    Gone,
     #[error("the response broke off: {0}")]
     Upstream(fanfare_http1::Error),
 }
@@ -93,8 +97,10 @@ impl Body {
             }
         }
         if !upstream.is_end_stream() {
+            let silent = lease.as_ref().map(|lease| Box::pin(lease.slot.upstream.clone().silent()) as _);
             let watched = core.deadlines.watch(deadline, lease);
-            return Ok(Body::Streaming(Box::new(Streaming { upstream, first, watched, _held: held })));
+            let streaming = Streaming { upstream, first, watched, silent, _held: held };
+            return Ok(Body::Streaming(Box::new(streaming)));
         }
         if let Some(lease) = lease {
             // Ended already, and better, where the connection can be used again.
@@ -116,7 +122,9 @@ impl Streaming {
         if let Some(frame) = self.first.take() {
             return Poll::Ready(Some(Ok(frame)));
         }
-        let frame = ready!(Pin::new(&mut self.upstream).poll_frame(cx));
+        let Poll::Ready(frame) = Pin::new(&mut self.upstream).poll_frame(cx) else {
+            return self.poll_silent(cx);
+        };
         match frame {
             Some(Ok(frame)) => {
                 if self.upstream.is_end_stream() {
@@ -137,6 +145,16 @@ impl Streaming {
                 Poll::Ready(Some(Err(Cut::Upstream(error))))
             }
         }
+    }
+
+    fn poll_silent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let Some(silent) = &mut self.silent else { return Poll::Pending };
+        ready!(silent.as_mut().poll(cx));
+        if let Some(lease) = self.watched.lease() {
+            // The queue has heard of it, and condemns nothing any more.
+            lease.fail(Outcome::Broken);
+        }
+        Poll::Ready(Some(Err(Cut::Gone)))
     }
 
     fn complete(&self) {

@@ -1,6 +1,7 @@
 //! One attempt to have a request answered by the sandbox of its slot.
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,12 +22,14 @@ use crate::problem::Problem;
 use crate::request::SERVER_TIMING;
 use crate::timing::Timing;
 use crate::upgrade::Upgrade;
-use crate::upstream::Connection;
+use crate::upstream::{Connection, LAST_WORDS_WAIT};
 
 /// Tells the sandbox how many milliseconds the request has left.
 const DEADLINE: HeaderName = HeaderName::from_static("x-fanfare-deadline-ms");
 /// How long the control plane may take to say how a sandbox ended that broke its connection.
 const CAUSE_WAIT: Duration = Duration::from_millis(100);
+/// A sandbox that cannot be connected to within this is to blame for it; with less the request came too late.
+const CONNECT_TIME_FAIR: Duration = Duration::from_millis(100);
 
 /// A request as the sandbox gets it.
 pub(crate) struct Call<'a> {
@@ -62,6 +65,11 @@ impl Call<'_> {
         loop {
             let now = clock::now();
             let left = lease.deadline.since(now);
+            if left.is_zero() {
+                // User code that begins now would only be killed.
+                lease.fail(Outcome::NeverSent);
+                return self.failed(&lease, self.too_late());
+            }
             let pooled = lease.connection(now);
             let reused = pooled.is_some();
             let connection = match pooled {
@@ -69,7 +77,8 @@ impl Call<'_> {
                 None => match lease.slot.upstream.endpoint.connect(left).await {
                     Ok(stream) => Connection::new(stream),
                     Err(why) => {
-                        lease.fail(Outcome::Broken);
+                        let hurried = why.kind() == io::ErrorKind::TimedOut && left < CONNECT_TIME_FAIR;
+                        lease.fail(if hurried { Outcome::NeverSent } else { Outcome::Broken });
                         return Attempt::Unreached { body, held, why };
                     }
                 },
@@ -79,6 +88,13 @@ impl Call<'_> {
                 Err(Unanswered::Timeout) => {
                     lease.fail(Outcome::TimedOut);
                     return self.failed(&lease, self.timed_out(&lease));
+                }
+                Err(Unanswered::Gone) => {
+                    let problem =
+                        lease.slot.upstream.gone().map_or_else(|| self.timed_out(&lease), Problem::gone);
+                    // The queue has heard of it, and condemns nothing any more.
+                    lease.fail(Outcome::Broken);
+                    return self.failed(&lease, problem);
                 }
                 Err(Unanswered::Failed(SendError { error, body: Some(whole) })) if never_sent(&error) => {
                     lease.unsent();
@@ -114,7 +130,17 @@ impl Call<'_> {
             Box::new(move |connection| lease.complete(Some(connection)))
         };
         lease.sending();
-        match timeout(left, connection.send(head, body, recycle)).await {
+        let mut exchange = pin!(timeout(left, connection.send(head, body, recycle)));
+        let answer = tokio::select! {
+            biased;
+            answer = exchange.as_mut() => answer,
+            // A machine that is lost closes no connection.
+            () = lease.slot.upstream.ended() => match timeout(LAST_WORDS_WAIT, exchange).await {
+                Ok(answer) => answer,
+                Err(_) => return Err(Unanswered::Gone),
+            },
+        };
+        match answer {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(failed)) => Err(Unanswered::Failed(failed)),
             Err(_) => Err(Unanswered::Timeout),
@@ -157,6 +183,14 @@ impl Call<'_> {
         Timing { accepted: self.accepted, assigned, why, stages }.header(clock::now())
     }
 
+    fn too_late(&self) -> Problem {
+        let waited = clock::now().since(self.accepted).as_secs_f64();
+        Problem::new(
+            Reason::QueueTimeout,
+            format!("{waited:.3} s passed before a sandbox could be sent the request"),
+        )
+    }
+
     fn timed_out(&self, lease: &Lease) -> Problem {
         let limit = lease.deadline.since(self.accepted).as_secs_f64();
         Problem::new(Reason::RequestTimeout, format!("the function did not answer within its {limit} s"))
@@ -175,6 +209,8 @@ fn never_sent(error: &fanfare_http1::Error) -> bool {
 
 enum Unanswered {
     Timeout,
+    /// The sandbox has ended, and nothing more came of it.
+    Gone,
     Failed(SendError<Payload>),
 }
 

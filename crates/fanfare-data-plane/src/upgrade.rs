@@ -60,6 +60,12 @@ impl Upgrade {
                 client.write_all(&first).await?;
                 copy_bidirectional(&mut client, &mut sandbox).await
             };
+            let both = async {
+                tokio::select! {
+                    both = both => both,
+                    () = lease.slot.upstream.clone().silent() => Err(std::io::ErrorKind::ConnectionAborted.into()),
+                }
+            };
             match timeout_at(clock::instant(deadline), both).await {
                 // The sandbox has finished, too, and so has its connection.
                 Ok(Ok(_)) => lease.complete(None),

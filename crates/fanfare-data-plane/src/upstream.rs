@@ -1,6 +1,6 @@
 //! One sandbox as requests see it: its endpoint, its pooled connections, and its end.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fanfare_types::{GoneCause, SandboxId, Timestamp};
@@ -12,6 +12,9 @@ use crate::stream::Stream;
 
 /// A pooled connection older than this is not trusted: servers close idle ones by themselves, Node.js after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// How long what a sandbox said before its end may take to arrive after the news of its end.
+pub(crate) const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
 
 /// A connection to a sandbox or to another data plane, between two requests.
 pub(crate) type Connection = fanfare_http1::Connection<Stream>;
@@ -119,12 +122,28 @@ impl Upstream {
 
     /// How it ended, if that is known within `limit`.
     pub(crate) async fn cause(&self, limit: Duration) -> Option<&GoneCause> {
+        // Whether it was told or time ran out is asked below.
+        let _ = tokio::time::timeout(limit, self.ended()).await;
+        self.gone()
+    }
+
+    /// How it ended, if that is known.
+    pub(crate) fn gone(&self) -> Option<&GoneCause> {
+        self.gone.get()
+    }
+
+    /// Resolves when its end is known.
+    pub(crate) async fn ended(&self) {
         let ended = self.ended.notified();
         if self.gone.get().is_none() {
-            // Whether it was told or time ran out is asked below.
-            let _ = tokio::time::timeout(limit, ended).await;
+            ended.await;
         }
-        self.gone.get()
+    }
+
+    /// Resolves when its end is known and what it said before has had time to arrive.
+    pub(crate) async fn silent(self: Arc<Self>) {
+        self.ended().await;
+        tokio::time::sleep(LAST_WORDS_WAIT).await;
     }
 }
 

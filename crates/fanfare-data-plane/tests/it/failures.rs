@@ -2,12 +2,15 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use fanfare_types::{Condemned, ExitCause};
+use bytes::Bytes;
+use fanfare_types::{Condemned, ExitCause, FunctionRoute};
+use http_body_util::{BodyExt, Full};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::client::{get, get_later};
+use crate::client::{Connection, get, get_later, request};
 use crate::rig::{Rig, hello, within};
 use crate::sandbox::{RawSandbox, Sandbox};
 
@@ -183,4 +186,70 @@ async fn tcp_endpoints_work() {
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\ntcp").await.unwrap();
     assert_eq!(within("an answer", answer).await.unwrap().text(), "tcp");
     assert_eq!(get(rig.address(), "/function/nothing").await.status, 404);
+}
+
+#[tokio::test]
+async fn requests_of_a_lost_node_are_answered_when_it_is_lost() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let waits_for_head = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &waits_for_head.endpoint, 1, None);
+    let answer = get_later(rig.address(), "/function/hello");
+    let mut silent = waits_for_head.accept().await;
+    silent.head().await;
+    let in_its_body = RawSandbox::new(rig.dir(), 2);
+    control.grant(2, &in_its_body.endpoint, 1, None);
+    let mut client: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
+    let call = tokio::spawn(async move { client.start(request("/function/hello")).await });
+    let mut begun = in_its_body.accept().await;
+    begun.head().await;
+    begun.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\n").await;
+    let response = within("the head", call).await.unwrap();
+    // A machine that is gone closes no connection.
+    control.gone(1, ExitCause::NodeLost, "");
+    control.gone(2, ExitCause::NodeLost, "");
+    let answer = within("the failure", answer).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (502, "node-lost"));
+    assert!(within("the cut", response.into_body().collect()).await.is_err(), "never a clean end");
+    drop((silent, begun));
+    let heard = control.until_report().await;
+    assert!(!heard.iter().any(|m| matches!(m, fanfare_types::FromDataPlane::Condemned { .. })), "{heard:?}");
+}
+
+#[tokio::test]
+async fn what_a_sandbox_said_before_its_end_is_still_passed_on() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    for n in 1..=20 {
+        let sandbox = RawSandbox::new(rig.dir(), n);
+        control.grant(n, &sandbox.endpoint, 1, None);
+        let answer = get_later(rig.address(), "/function/hello");
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        // Which of the two is heard first is up to chance.
+        control.gone(n, ExitCause::Status(0), "");
+        connection.write("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlast").await;
+        assert_eq!(within("the answer", answer).await.unwrap().text(), "last");
+    }
+    control.settle().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_does_not_pay_for_the_time_that_another_one_took() {
+    let impatient = FunctionRoute { request_timeout: Duration::from_millis(300), ..hello() };
+    let (rig, mut control) = Rig::synced(vec![impatient]).await;
+    // Its backlog is full: a connection waits until the request's time is over.
+    let path = rig.dir().join("full.sock");
+    let full = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    full.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    full.listen(0).unwrap();
+    let _fills_it = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let answer = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    control.grant(1, &format!("unix:{}", path.display()), 1, None);
+    let sound = Sandbox::named(rig.dir(), 2);
+    control.grant(2, &sound.endpoint, 1, None);
+    let answer = within("the refusal", answer).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (504, "queue-timeout"), "{answer:?}");
+    assert_eq!(control.condemned().await, (1, Condemned::Broken));
+    assert_eq!(get(rig.address(), "/function/hello").await.text(), "2");
+    assert_eq!(sound.seen.requests.load(Ordering::SeqCst), 1);
 }
