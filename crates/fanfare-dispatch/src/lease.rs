@@ -58,7 +58,7 @@ impl FunctionQueue {
     /// Puts the free slots of a sandbox where they are needed: back to the control plane if it asked for them, to
     /// waiting requests, or to the free ones.
     pub(crate) fn settle(&mut self, index: u32, why: Why, out: &mut Vec<Command>) {
-        // Each round takes a free slot, ends a choice, or is the last.
+        // Each round takes a free slot, ends a choice or a wait, or is the last.
         while let Some(record) = self.slots.at(index) {
             let free = record.free();
             if free == 0 || record.state == State::Condemned {
@@ -88,7 +88,12 @@ impl FunctionQueue {
                 self.release(index, back, false, out);
             } else if let Some(waiter) = self.waiters.pop() {
                 self.demand |= self.waiters.is_empty();
-                self.assign(index, waiter.number, waiter.lane, why, out);
+                if waiter.deadline <= self.load.now() {
+                    // Its tick is still to come. In a sandbox it would only get that killed.
+                    self.refuse_late(waiter, out);
+                } else {
+                    self.assign(index, waiter.number, waiter.lane, why, out);
+                }
             } else if self.draining {
                 self.release(index, free, false, out);
             } else {

@@ -31,6 +31,11 @@ impl LoadMeter {
         }
     }
 
+    /// The latest time that any event came at.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.last
+    }
+
     /// Begins a window.
     pub(crate) fn begin(&mut self, now: Timestamp) {
         self.window_start = now;

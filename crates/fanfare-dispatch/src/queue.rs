@@ -210,7 +210,8 @@ impl FunctionQueue {
         out: &mut Vec<Command>,
     ) {
         let Asking { waiter, deadline, key, lane } = asking;
-        if let Some(index) = self.slots.choose(key, lane) {
+        let late = deadline <= now;
+        if !late && let Some(index) = self.slots.choose(key, lane) {
             self.assign(index, waiter, lane, Why::Warm, out);
             return;
         }
@@ -218,7 +219,7 @@ impl FunctionQueue {
             Some(Refusal::Removed)
         } else if let Some(refusal) = &self.refusal {
             Some(Refusal::clone(refusal))
-        } else if deadline <= now {
+        } else if late {
             Some(Refusal::QueueTimeout { waited: std::time::Duration::ZERO })
         } else if !accepted_before && self.waiters.len() >= self.queue_limit {
             Some(Refusal::QueueFull { limit: self.queue_limit })
@@ -293,12 +294,16 @@ impl FunctionQueue {
     fn expire(&mut self, now: Timestamp, out: &mut Vec<Command>) {
         let waiting = !self.waiters.is_empty();
         while let Some(waiter) = self.waiters.pop_expired(now) {
-            let waited = now.since(waiter.since);
-            out.push(Command::Refuse { waiter: waiter.number, why: Refusal::QueueTimeout { waited } });
+            self.refuse_late(waiter, out);
         }
         if waiting && self.waiters.is_empty() {
             self.drained();
         }
+    }
+
+    pub(crate) fn refuse_late(&self, waiter: Waiter, out: &mut Vec<Command>) {
+        let waited = self.load.now().since(waiter.since);
+        out.push(Command::Refuse { waiter: waiter.number, why: Refusal::QueueTimeout { waited } });
     }
 
     fn route(&mut self, route: &FunctionRoute) {

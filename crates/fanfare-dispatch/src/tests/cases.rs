@@ -101,6 +101,25 @@ fn deadlines_end_the_wait_in_order_and_the_rest_stays() {
 }
 
 #[test]
+fn a_slot_goes_to_no_request_whose_time_is_over() {
+    let mut hand = Hand::new(1);
+    hand.grant(1, 1);
+    hand.arrive();
+    for (waiter, deadline) in [(2, 50), (3, 60), (4, 90)] {
+        hand.step(Event::Arrive { waiter, deadline: ms(deadline), key: 0, lane: 0 });
+    }
+    hand.now = ms(60);
+    let waited = Duration::from_millis(60);
+    let late = |waiter| Command::Refuse { waiter, why: Refusal::QueueTimeout { waited } };
+    let finished = hand.finish(1, Outcome::Clean);
+    assert_eq!(finished[..2], [late(2), late(3)], "their tick is still to come");
+    assert_eq!(assigned(&finished), [(4, 1)]);
+    hand.finish(1, Outcome::Clean);
+    let again = hand.step(Event::Requeue { waiter: 1, deadline: ms(60), key: 0, lane: 0 });
+    assert!(matches!(again[..], [Command::Refuse { waiter: 1, .. }]), "beside a free slot: {again:?}");
+}
+
+#[test]
 fn a_request_that_never_reached_user_code_takes_its_old_place() {
     let mut hand = Hand::new(1);
     hand.grant(1, 1);
