@@ -1,5 +1,6 @@
 //! Accepting connections, and draining them.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -8,6 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fanfare_types::limits::{HEADERS_MAX, REQUEST_HEAD_BYTES_MAX};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -25,6 +28,8 @@ use crate::shared::Counted;
 const BACKLOG: i32 = 4_096;
 /// Pause after the system could not give a connection, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// How long a client may leave what was sent to it unacknowledged, or its window shut, before the connection is cut.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Streams of one HTTP/2 connection at once.
 const H2_STREAMS_MAX: u32 = 1_024;
 /// Bytes of an HTTP/2 header list; larger ones are refused with 431 by the protocol.
@@ -55,6 +60,8 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     if shared {
+        // Connections inherit it.
+        socket.set_tcp_user_timeout(Some(SEND_TIMEOUT))?;
         socket.listen(BACKLOG)?;
     }
     Ok(socket.into())
@@ -103,24 +110,22 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     // It only delays small answers if it fails.
     let _ = stream.set_nodelay(true);
     let client = Rc::new(Client::new(client));
-    let service = service_fn(move |request| serve(core.clone(), client.clone(), request));
-    let mut builder = auto::Builder::new(LocalExecutor);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(shared.options.header_read_timeout)
-        .max_buf_size(REQUEST_HEAD_BYTES_MAX)
-        .max_headers(HEADERS_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(H2_STREAMS_MAX)
-        .max_header_list_size(H2_HEADER_LIST_BYTES_MAX);
+    let activity = Rc::new(Activity::default());
+    let asked = activity.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (under_way, answer) = (asked.begin(), serve(core.clone(), client.clone(), request));
+        async move {
+            let _under_way = under_way;
+            answer.await
+        }
+    });
+    let idle_max = shared.options.header_read_timeout;
+    let builder = builder(idle_max);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     let result = tokio::select! {
         biased;
         result = connection.as_mut() => result,
-        () = drain => {
+        () = leave(drain, &activity, idle_max) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -128,6 +133,68 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     if let Err(error) = result {
         // The client left, was too slow, or speaks something else; or an answer was cut on purpose.
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+fn builder(idle_max: Duration) -> auto::Builder<LocalExecutor> {
+    let mut builder = auto::Builder::new(LocalExecutor);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(idle_max)
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        // A client that has gone without a word cannot be told goodbye either.
+        .keep_alive_interval(idle_max)
+        .keep_alive_timeout(idle_max)
+        .max_concurrent_streams(H2_STREAMS_MAX)
+        .max_header_list_size(H2_HEADER_LIST_BYTES_MAX);
+    builder
+}
+
+/// Resolves when a connection should end: when the data plane drains, or when it has been of no use for `idle_max`.
+///
+/// HTTP/1 has a timer of its own, but only once the client has said enough to be known to speak it; HTTP/2 has none.
+async fn leave(drain: impl Future<Output = ()>, activity: &Activity, idle_max: Duration) {
+    let mut drain = pin!(drain);
+    loop {
+        let begun = activity.begun.get();
+        tokio::select! {
+            biased;
+            () = &mut drain => return,
+            () = tokio::time::sleep(idle_max) => {
+                if activity.under_way.get() == 0 && activity.begun.get() == begun {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What one connection is used for.
+#[derive(Default)]
+struct Activity {
+    begun: Cell<u64>,
+    under_way: Cell<u32>,
+}
+
+impl Activity {
+    fn begin(self: &Rc<Self>) -> UnderWay {
+        self.begun.set(self.begun.get() + 1);
+        self.under_way.set(self.under_way.get() + 1);
+        UnderWay(self.clone())
+    }
+}
+
+/// A request whose answer has not begun.
+struct UnderWay(Rc<Activity>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.set(self.0.under_way.get() - 1);
     }
 }
 

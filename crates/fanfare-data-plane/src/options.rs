@@ -24,7 +24,7 @@ pub struct Options {
     pub requests_max: usize,
     /// Connections of clients at once; more are closed as they come.
     pub connections_max: usize,
-    /// How long a client may take to send a request's head.
+    /// How long a client may take to send a request's head, and how long a connection may be idle.
     pub header_read_timeout: Duration,
     /// How long requests may go on when it shuts down.
     pub drain_timeout: Duration,

@@ -1,5 +1,7 @@
 //! HTTP on the client's side.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use fanfare_types::{SandboxId, ToDataPlane};
 use http::{Request, Version};
@@ -141,4 +143,29 @@ async fn connections_beyond_the_limit_are_closed() {
     let _ = within("the end", second.read_to_end(&mut rest)).await;
     assert!(rest.is_empty());
     assert_eq!(first.call(crate::client::request("/_fanfare/health")).await.status, 200);
+}
+
+#[tokio::test]
+async fn connections_without_a_request_are_closed() {
+    const IDLE_MAX: Duration = Duration::from_millis(200);
+    let (rig, control) = Rig::synced_with(vec![hello()], |o| o.header_read_timeout = IDLE_MAX).await;
+    let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".as_slice();
+    for said in [b"".as_slice(), b"GET /function/hello HT", b"PRI * HTTP/2.0\r\n", settings] {
+        let mut client = TcpStream::connect(rig.address()).await.unwrap();
+        client.write_all(said).await.unwrap();
+        let what = format!("the end after {:?}", String::from_utf8_lossy(said));
+        within(&what, client.read_to_end(&mut Vec::new())).await.unwrap();
+    }
+    // One that waits for its answer is of use, however long that takes.
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let (mut send, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::get("http://hello.example/").body(Full::<Bytes>::default()).unwrap();
+    let answer = tokio::spawn(send.send_request(request));
+    tokio::time::sleep(3 * IDLE_MAX).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    assert_eq!(within("a response", answer).await.unwrap().unwrap().status(), 200);
+    within("the end of an idle connection", connection).await.unwrap().unwrap();
 }
