@@ -11,6 +11,7 @@ use fanfare_http1::{ErrorKind, ResponseBody};
 use fanfare_types::Timestamp;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::deadlines::Watched;
@@ -35,13 +36,18 @@ pub(crate) enum Body {
 /// A response that is passed on frame by frame until its end or the request's deadline.
 pub(crate) struct Streaming {
     upstream: Upstream,
-    /// The frame that came with the head.
-    first: Option<Frame<Bytes>>,
+    /// The frames that came with the head.
+    ahead: Ahead,
     watched: Rc<Watched>,
     /// Resolves when the sandbox has ended and is silent: a machine that is lost closes no connection.
     silent: Option<Pin<Box<dyn Future<Output = ()>>>>,
     _held: Held,
 }
+
+/// A frame, and what was there right behind it.
+type Ahead = SmallVec<[Frame<Bytes>; 1]>;
+/// Frames that are taken with the head.
+const AHEAD_MAX: usize = 2;
 
 /// Why an answer was cut after it had begun. Its client sees a broken connection or a reset stream, never a clean
 /// end.
@@ -80,7 +86,8 @@ impl Body {
     }
 
     /// The rest of a response. What has arrived with its head is taken now: most responses are complete with that,
-    /// give their slot back at once and need no watching.
+    /// give their slot back at once and need no watching. One that has broken off already is known before its client
+    /// was told anything.
     pub(crate) async fn of(
         core: &Core,
         mut upstream: Upstream,
@@ -88,25 +95,25 @@ impl Body {
         deadline: Timestamp,
         held: Held,
     ) -> Result<Self, fanfare_http1::Error> {
-        let mut first = None;
-        if !upstream.is_end_stream() {
+        let mut ahead = Ahead::new();
+        while ahead.len() < AHEAD_MAX && !upstream.is_end_stream() {
             let poll = |cx: &mut Context<'_>| Poll::Ready(Pin::new(&mut upstream).poll_frame(cx));
             match std::future::poll_fn(poll).await {
-                Poll::Ready(Some(frame)) => first = Some(frame?),
-                Poll::Ready(None) | Poll::Pending => {}
+                Poll::Ready(Some(frame)) => ahead.push(frame?),
+                Poll::Ready(None) | Poll::Pending => break,
             }
         }
-        if !upstream.is_end_stream() {
+        if !upstream.is_end_stream() || ahead.len() > 1 {
             let silent = lease.as_ref().map(|lease| Box::pin(lease.slot.upstream.clone().silent()) as _);
             let watched = core.deadlines.watch(deadline, lease);
-            let streaming = Streaming { upstream, first, watched, silent, _held: held };
+            let streaming = Streaming { upstream, ahead, watched, silent, _held: held };
             return Ok(Body::Streaming(Box::new(streaming)));
         }
         if let Some(lease) = lease {
             // Ended already, and better, where the connection can be used again.
             lease.complete(None);
         }
-        Ok(match first.map(Frame::into_data) {
+        Ok(match ahead.pop().map(Frame::into_data) {
             None => Body::Full(None),
             Some(Ok(bytes)) => Body::full(bytes),
             Some(Err(other)) => Body::Trailers(other.into_trailers().ok()),
@@ -119,8 +126,8 @@ impl Streaming {
         if self.watched.poll_expired(cx) {
             return Poll::Ready(Some(Err(Cut::Timeout)));
         }
-        if let Some(frame) = self.first.take() {
-            return Poll::Ready(Some(Ok(frame)));
+        if !self.ahead.is_empty() {
+            return Poll::Ready(Some(Ok(self.ahead.remove(0))));
         }
         let Poll::Ready(frame) = Pin::new(&mut self.upstream).poll_frame(cx) else {
             return self.poll_silent(cx);
@@ -181,7 +188,7 @@ impl HttpBody for Body {
         match self {
             Body::Full(bytes) => bytes.is_none(),
             Body::Trailers(trailers) => trailers.is_none(),
-            Body::Streaming(streaming) => streaming.first.is_none() && streaming.upstream.is_end_stream(),
+            Body::Streaming(streaming) => streaming.ahead.is_empty() && streaming.upstream.is_end_stream(),
         }
     }
 
@@ -190,9 +197,9 @@ impl HttpBody for Body {
             Body::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Body::Trailers(_) => SizeHint::default(),
             Body::Streaming(streaming) => {
-                let first = streaming.first.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
+                let ahead: usize = streaming.ahead.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
                 let rest = streaming.upstream.size_hint();
-                rest.exact().map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + first))
+                rest.exact().map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + ahead as u64))
             }
         }
     }

@@ -188,7 +188,7 @@ impl fmt::Display for ExitCause {
         match self {
             ExitCause::Status(status) => write!(f, "exited with status {status}"),
             ExitCause::Signal(signal) => write!(f, "ended by signal {signal}"),
-            ExitCause::OutOfMemory => f.write_str("killed: out of memory"),
+            ExitCause::OutOfMemory => f.write_str("was killed: out of memory"),
             ExitCause::Stopped => f.write_str("stopped as ordered"),
             ExitCause::NodeLost => f.write_str("lost with its node"),
         }

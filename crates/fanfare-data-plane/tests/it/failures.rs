@@ -21,7 +21,7 @@ async fn the_end_of_a_sandbox_is_told_with_its_cause() {
         (
             ExitCause::OutOfMemory,
             "out-of-memory",
-            "the sandbox killed: out of memory while it worked on the request",
+            "the sandbox was killed: out of memory while it worked on the request",
         ),
         (
             ExitCause::Status(3),
@@ -252,4 +252,29 @@ async fn a_sandbox_does_not_pay_for_the_time_that_another_one_took() {
     assert_eq!(control.condemned().await, (1, Condemned::Broken));
     assert_eq!(get(rig.address(), "/function/hello").await.text(), "2");
     assert_eq!(sound.seen.requests.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_response_that_broke_off_before_it_was_passed_on_is_a_refusal() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("tcp:{}", listener.local_addr().unwrap());
+    for (n, rest) in
+        [(1, "content-length: 9\r\n\r\npart"), (2, "transfer-encoding: chunked\r\n\r\n4\r\npart\r\n")]
+    {
+        control.grant(n, &endpoint, 1, None);
+        let waiting = get_later(rig.address(), "/function/hello");
+        let (mut sandbox, _) = within("a connection", listener.accept()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            within("a request", sandbox.read_buf(&mut head)).await.unwrap();
+        }
+        // Held back until the end goes along in the same segment, so that neither can be seen without the other.
+        socket2::SockRef::from(&sandbox).set_tcp_cork(true).unwrap();
+        sandbox.write_all(format!("HTTP/1.1 200 OK\r\n{rest}").as_bytes()).await.unwrap();
+        sandbox.shutdown().await.unwrap();
+        let answer = within("a refusal", waiting).await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.reason()), (502, "connection-closed"), "{rest}");
+        assert_eq!(control.condemned().await, (n, Condemned::Broken));
+    }
 }
