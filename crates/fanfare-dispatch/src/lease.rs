@@ -113,6 +113,9 @@ impl FunctionQueue {
     /// One order less: as many chosen sandboxes as there are orders stay chosen, those that will be idle soonest.
     fn retired_one(&mut self, out: &mut Vec<Command>) {
         self.retiring -= 1;
+        if self.slots.chosen() <= self.retiring {
+            return;
+        }
         let in_state = |i: &u32| self.slots.at(*i).filter(|r| r.state == State::Chosen);
         let mut chosen: Vec<_> =
             self.slots.indices().iter().filter_map(|i| in_state(i).map(|r| (r.in_flight, *i))).collect();

@@ -63,8 +63,8 @@ impl Record {
     }
 }
 
-/// A table of sandboxes with everything derived from it (free slots, idle and serving sandboxes, the free list, the
-/// balancer's candidates) kept in step by [`Slots::change`].
+/// A table of sandboxes with everything derived from it (free slots, idle, serving and chosen sandboxes, the free list,
+/// the balancer's candidates) kept in step by [`Slots::change`].
 #[derive(Debug)]
 pub(crate) struct Slots {
     records: Vec<Record>,
@@ -75,6 +75,7 @@ pub(crate) struct Slots {
     free_slots: u32,
     idle: u32,
     serving: u32,
+    chosen: u32,
     balance: Balance,
     concurrency: u32,
     seed: u64,
@@ -95,6 +96,7 @@ impl Slots {
             free_slots: 0,
             idle: 0,
             serving: 0,
+            chosen: 0,
             balanced: None,
         }
     }
@@ -113,6 +115,11 @@ impl Slots {
     /// Sandboxes that take requests.
     pub(crate) fn serving(&self) -> u32 {
         self.serving
+    }
+
+    /// Sandboxes chosen to be retired.
+    pub(crate) fn chosen(&self) -> u32 {
+        self.chosen
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -216,13 +223,15 @@ impl Slots {
     /// Changes a record and what is derived from it.
     pub(crate) fn change(&mut self, index: u32, change: impl FnOnce(&mut Record)) {
         let record = &mut self.records[index as usize];
-        let before = (record.usable(), record.idle(), record.state == State::Serving);
+        let (usable, idle, state) = (record.usable(), record.idle(), record.state);
         change(record);
-        let after = (record.usable(), record.idle(), record.state == State::Serving);
-        self.free_slots = self.free_slots - before.0 + after.0;
-        self.idle = self.idle - u32::from(before.1) + u32::from(after.1);
-        self.serving = self.serving - u32::from(before.2) + u32::from(after.2);
-        match (record.listed, after.0 > 0) {
+        self.free_slots = self.free_slots - usable + record.usable();
+        self.idle = self.idle - u32::from(idle) + u32::from(record.idle());
+        let counts = |state| (u32::from(state == State::Serving), u32::from(state == State::Chosen));
+        let (before, after) = (counts(state), counts(record.state));
+        self.serving = self.serving - before.0 + after.0;
+        self.chosen = self.chosen - before.1 + after.1;
+        match (record.listed, record.usable() > 0) {
             (false, true) => self.link(index),
             (true, false) => self.unlink(index),
             _ => {}

@@ -1,6 +1,7 @@
 //! Requests that wait, in order of arrival.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use fanfare_types::Timestamp;
 
@@ -29,8 +30,12 @@ impl Waiter {
 pub(crate) struct Waiters {
     queue: VecDeque<Waiter>,
     live: u32,
-    /// No deadline in the queue is earlier than one before it, so expired ones are all at the front.
-    deadlines_unsorted: bool,
+    /// The latest deadline since the queue was empty.
+    latest: Timestamp,
+    /// By how much at most a deadline is earlier than one before it: nothing, but for requests of several cores that
+    /// came at once, and after the function's timeout was shortened. Behind the first one that ends later than this
+    /// from now, none is expired.
+    disorder: Duration,
 }
 
 impl Waiters {
@@ -51,18 +56,17 @@ impl Waiters {
     /// Adds a request behind all that arrived before it.
     pub(crate) fn insert(&mut self, waiter: Waiter) {
         self.live += 1;
-        match self.queue.back() {
-            Some(last) if last.number > waiter.number => {
-                let at = self.queue.partition_point(|w| w.number < waiter.number);
-                self.queue.insert(at, waiter);
-                self.deadlines_unsorted = true;
-            }
-            Some(last) => {
-                self.deadlines_unsorted |= last.deadline > waiter.deadline;
-                self.queue.push_back(waiter);
-            }
-            None => self.queue.push_back(waiter),
+        self.disorder = self.disorder.max(self.latest.since(waiter.deadline));
+        self.latest = self.latest.max(waiter.deadline);
+        if self.queue.back().is_none_or(|last| last.number < waiter.number) {
+            self.queue.push_back(waiter);
+            return;
         }
+        let at = self.queue.partition_point(|w| w.number < waiter.number);
+        // None of those behind it ends earlier than the next one does, less the disorder so far.
+        let next = self.queue.get(at).map_or(waiter.deadline, |next| next.deadline);
+        self.disorder = self.disorder.max((waiter.deadline + self.disorder).since(next));
+        self.queue.insert(at, waiter);
     }
 
     /// The one that has waited longest.
@@ -96,27 +100,27 @@ impl Waiters {
 
     /// Takes out a request whose deadline has passed, in order of arrival.
     pub(crate) fn pop_expired(&mut self, now: Timestamp) -> Option<Waiter> {
-        if self.deadlines_unsorted {
-            let found = self.queue.iter().position(|w| !w.left && w.deadline <= now)?;
-            let waiter = self.queue.get(found).copied()?;
-            self.leave(waiter.number);
-            return Some(waiter);
-        }
         while self.queue.front().is_some_and(|w| w.left) {
             self.queue.pop_front();
         }
-        if self.queue.front().is_some_and(|w| w.deadline <= now) { self.pop() } else { None }
+        let last = now + self.disorder;
+        let mut near = self.queue.iter().take_while(|w| w.deadline <= last);
+        let waiter = near.find(|w| !w.left && w.deadline <= now).copied()?;
+        self.leave(waiter.number);
+        Some(waiter)
     }
 
     /// The earliest deadline among them.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let mut live = self.queue.iter().filter(|w| !w.left).map(|w| w.deadline);
-        if self.deadlines_unsorted { live.min() } else { live.next() }
+        let first = live.next()?;
+        let last = first + self.disorder;
+        Some(live.take_while(|deadline| *deadline <= last).fold(first, Timestamp::min))
     }
 
     fn tidy(&mut self) {
         if self.live == 0 {
-            self.deadlines_unsorted = false;
+            (self.latest, self.disorder) = (Timestamp::ZERO, Duration::ZERO);
             if self.queue.capacity() > CAPACITY_KEPT {
                 self.queue = VecDeque::new();
             } else {

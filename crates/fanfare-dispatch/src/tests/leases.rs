@@ -3,7 +3,7 @@
 use fanfare_types::{Balance, SandboxId};
 
 use super::{Hand, assigned, ms, released, route};
-use crate::{Command, Event, Outcome};
+use crate::{Command, Event, FunctionQueue, Outcome};
 
 fn revoke(sandbox: u64, slots: u32) -> Event {
     Event::Revoke { sandbox: SandboxId(sandbox), slots }
@@ -162,4 +162,31 @@ fn drain_serves_those_that_wait_and_gives_the_rest_back() {
     assert_eq!(released(&hand.finish(2, Outcome::Clean)), [(2, 1, false)]);
     assert_eq!(released(&hand.finish(1, Outcome::Clean)), [(1, 1, false)]);
     assert!(hand.queue.is_idle());
+}
+
+/// Events take a time that does not grow with the number of sandboxes or of waiting requests, up to a logarithm:
+/// they are taken under a lock.
+#[test]
+fn many_sandboxes_and_many_waiting_requests_are_no_burden() {
+    const MANY: u64 = 60_000;
+    let mut queue = FunctionQueue::new(&route(1, 1, u32::MAX, Balance::Knative), 0);
+    let mut out = Vec::new();
+    for n in 1..=MANY {
+        let grant = Event::Grant { sandbox: SandboxId(n), revision: 1, slots: 1, fresh: true };
+        queue.step(ms(0), grant, &mut out);
+    }
+    out.clear();
+    queue.step(ms(1), Event::Retire { sandboxes: MANY as u32 }, &mut out);
+    assert_eq!(released(&out).len() as u64, MANY);
+    // Two cores whose clocks are read before the lock is taken: deadlines are a little out of order.
+    for waiter in 1..=MANY {
+        let deadline = ms(1_000 + (waiter ^ 1));
+        queue.step(ms(2), Event::Arrive { waiter, deadline, key: 0, lane: 0 }, &mut out);
+    }
+    out.clear();
+    for now in 1_000..=1_001 + MANY {
+        queue.step(ms(now), Event::Tick, &mut out);
+    }
+    let refused = out.iter().filter(|c| matches!(c, Command::Refuse { .. })).count();
+    assert_eq!(refused as u64, MANY);
 }

@@ -327,6 +327,7 @@ impl Model {
         assert!(serving.clone().all(|r| r.revision == queue.serving), "two revisions serve");
         assert!(queue.serving == queue.revision || queue.slots.serving() > 0, "a gap without a bridge");
         let chosen = records.iter().filter(|r| r.state == State::Chosen).count();
+        assert_eq!(queue.slots.chosen() as usize, chosen);
         assert!(chosen <= queue.retiring as usize, "chosen without an order");
         let idle = records.iter().filter(|r| r.in_flight == 0 && !matches!(r.state, State::Condemned));
         assert_eq!(queue.slots.idle() as usize, idle.count());
