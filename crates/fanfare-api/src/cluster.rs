@@ -13,6 +13,9 @@ pub struct ClusterStatusDocument {
     pub version: String,
     /// Who leads.
     pub leader: LeaderDocument,
+    /// How nodes are chosen: `kubernetes`, `random`, `round-robin` or `power-of-two`.
+    #[serde(default)]
+    pub placement: String,
     /// Registered functions.
     pub functions: u64,
     /// Sandboxes of all of them.

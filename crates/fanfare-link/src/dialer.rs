@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fanfare_types::{CodeDigest, FromDataPlane, FromNode, ToDataPlane, ToNode};
 use futures_util::stream::BoxStream;
@@ -48,6 +49,17 @@ impl Dialer {
     /// [`DialError::Address`].
     pub fn grpc(uri: &str) -> Result<Self, DialError> {
         Ok(Dialer { to: To::Remote(Arc::new(Remote::new(uri)?)) })
+    }
+
+    /// Links opened from now on ask after a silent control plane only after `silence`, and give it up after as long
+    /// again: for many links in one process, whose pings would cost more than all they carry. A control plane that
+    /// ends is noticed at once in any case, one that hangs only then. Nothing changes within one process.
+    #[must_use]
+    pub fn ping_after(&self, silence: Duration) -> Self {
+        match &self.to {
+            To::InProcess(_) => self.clone(),
+            To::Remote(remote) => Dialer { to: To::Remote(Arc::new(remote.ping_after(silence))) },
+        }
     }
 
     /// Opens the link of a node daemon.

@@ -104,8 +104,8 @@ pub(crate) struct Daemon {
     tx: Option<Sender<FromNode>>,
     /// Whether the control plane has made itself known on this link.
     welcomed: bool,
-    /// Whether something was sent since the last heartbeat was due.
-    spoke: bool,
+    /// When something was last sent.
+    spoke_at: Instant,
     transfers: JoinSet<()>,
 
     /// Revisions that this stream has told of.
@@ -141,7 +141,7 @@ impl Daemon {
             known: false,
             tx: None,
             welcomed: false,
-            spoke: false,
+            spoke_at: Instant::now(),
             transfers: JoinSet::new(),
             specs: HashMap::new(),
             used: HashMap::new(),
@@ -172,9 +172,11 @@ impl Daemon {
                 Some(event) = events.recv() => self.on_event(event),
                 news = uplink.next() => self.on_news(news, &mut uplink),
                 _ = heartbeat.tick() => {
-                    if !std::mem::take(&mut self.spoke) {
+                    // A word a little early saves a timer that would fire again at once.
+                    if self.spoke_at.elapsed() < self.heartbeat_interval / 2 {
+                        heartbeat.reset_at(self.spoke_at + self.heartbeat_interval);
+                    } else {
                         self.send(FromNode::Heartbeat);
-                        self.spoke = false;
                     }
                 }
                 _ = usage.tick() => self.report_usage(),
@@ -257,7 +259,7 @@ impl Daemon {
 
     /// Tells the control plane, if there is one. What it misses, the next hello makes up for.
     pub(crate) fn send(&mut self, message: FromNode) {
-        self.spoke = true;
+        self.spoke_at = Instant::now();
         // An error closes the link, which the uplink notices.
         if self.tx.as_ref().is_some_and(|tx| tx.send(message).is_err()) {
             self.tx = None;

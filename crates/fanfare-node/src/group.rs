@@ -22,9 +22,11 @@ use crate::{GroupOptions, Handle, Node, StartError, failure};
 
 /// Links that a group opens at once, and log transfers without a line.
 const DIALS_MAX: usize = 32;
-/// How often an idle daemon of a group says that it lives. A busy one skips a word just after another message, so its
-/// silence stays within two thirds of what would be its loss.
+/// Longest silence of a daemon of a group: as seldom as leaves it twice as long to be late, and seldom enough asked
+/// after by the control plane's pings.
 const HEARTBEAT_INTERVAL: Duration = LIVENESS_TIMEOUT.checked_div(3).expect("3 is not zero");
+/// Silence of the control plane after which a daemon of a group asks whether it lives.
+const PING_AFTER: Duration = Duration::from_secs(5);
 
 impl Node {
     /// Starts a group of daemons that serve until `shutdown`, and then end every sandbox.
@@ -41,6 +43,7 @@ impl Node {
         let kept = blocking(&options.data_dir, move || Kept::open(&data_dir, log_limits)).await?;
         let Kept { logs, marks, mut marked } = kept;
         let (welcomed_tx, welcomed) = watch::channel(0);
+        let dialer = dialer.ping_after(PING_AFTER);
         let dials = Arc::new(Semaphore::new(DIALS_MAX));
         let mut daemons = Vec::with_capacity(options.count);
         let mut all_runtimes = Vec::with_capacity(options.count);

@@ -93,8 +93,17 @@ pub(crate) enum Command {
 Examples:
   fanfare deploy ./hello.py
   fanfare deploy ./app --handler main.py:serve --env MODE=fast --memory 256MiB
-  fanfare deploy ./server --concurrency 50 -- --verbose")]
+  fanfare deploy ./server --concurrency 50 -- --verbose
+  fanfare deploy --runtime fake --name load")]
 pub(crate) struct DeployArgs {
+    /// A .py, .js, .mjs or .cjs file, a program that serves HTTP on $PORT, or a directory (with fanfare.toml or a
+    /// handler file).
+    #[arg(required_unless_present = "runtime")]
+    pub(crate) path: Option<PathBuf>,
+    /// What makes its sandboxes, where it is not the code that says so: `fake` runs nothing and takes no path.
+    #[arg(long, value_name = "NAME", value_parser = ["fake"], requires = "name",
+          conflicts_with_all = ["path", "handler", "arguments"])]
+    pub(crate) runtime: Option<String>,
     #[command(flatten)]
     pub(crate) source: SourceArgs,
     #[command(flatten)]
@@ -103,12 +112,9 @@ pub(crate) struct DeployArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Where the code is.
+/// What the code is.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct SourceArgs {
-    /// A .py, .js, .mjs or .cjs file, a program that serves HTTP on $PORT, or a directory (with fanfare.toml or a
-    /// handler file).
-    pub(crate) path: PathBuf,
     /// The function's name [default: the file's or directory's].
     #[arg(long, value_parser = function_name)]
     pub(crate) name: Option<FunctionName>,
@@ -127,6 +133,9 @@ Examples:
   fanfare dev ./hello.py
   fanfare dev ./app --env MODE=debug")]
 pub(crate) struct DevArgs {
+    /// A .py, .js, .mjs or .cjs file, a program that serves HTTP on $PORT, or a directory (with fanfare.toml or a
+    /// handler file).
+    pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) source: SourceArgs,
     #[command(flatten)]

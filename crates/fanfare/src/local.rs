@@ -7,14 +7,13 @@ use std::time::Duration;
 use fanfare_control_plane::{ControlPlane, ControlPlaneError};
 use fanfare_data_plane::DataPlane;
 use fanfare_link::Dialer;
+use fanfare_policy::Placement;
 use fanfare_types::Resources;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::printer::Printer;
-use crate::roles::{self, RunningNode};
+use crate::roles::{self, NodeSettings, RunningNode, Sandboxes};
 
 /// Where the roles keep things and listen.
 #[derive(Clone, Debug)]
@@ -25,6 +24,8 @@ pub(crate) struct LocalOptions {
     pub(crate) api_address: SocketAddr,
     pub(crate) link_address: Option<SocketAddr>,
     pub(crate) data_plane_address: SocketAddr,
+    pub(crate) placement: Placement,
+    pub(crate) sandboxes: Sandboxes,
 }
 
 impl LocalOptions {
@@ -38,26 +39,23 @@ impl LocalOptions {
             api_address: free,
             link_address: None,
             data_plane_address: free,
+            placement: Placement::default(),
+            sandboxes: Sandboxes::Real { fake: None },
         }
     }
 }
 
-/// Longest wait for the node's stream.
+/// Longest wait for the stream of a node …
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks at it: it takes a fraction of this.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// … and so much more for each further one.
+const CONNECT_TIMEOUT_EACH: Duration = Duration::from_millis(10);
 
-/// Resolves when the control plane counts a node as connected: what is deployed before that is refused.
-async fn node_connected(api: &str, printer: Printer) -> Result<(), Failure> {
-    let client = Client::new(api, printer)?;
-    let connected = async {
-        while !client.status().await?.nodes.iter().any(|node| node.connected) {
-            tokio::time::sleep(LOOK_INTERVAL).await;
-        }
-        Ok(())
-    };
-    tokio::time::timeout(CONNECT_TIMEOUT, connected).await.unwrap_or_else(|_| {
-        Err(Failure::new(Exit::Timeout, format!("the node did not connect within {CONNECT_TIMEOUT:?}")))
+/// Resolves when the control plane counts every node: what is deployed before that may be refused.
+async fn welcomed(node: &RunningNode, count: usize) -> Result<(), Failure> {
+    let limit = CONNECT_TIMEOUT + CONNECT_TIMEOUT_EACH * u32::try_from(count).unwrap_or(u32::MAX);
+    tokio::time::timeout(limit, node.welcomed()).await.map_err(|_| {
+        let who = if count == 1 { "the node".to_owned() } else { format!("{count} nodes") };
+        Failure::new(Exit::Timeout, format!("{who} did not connect within {limit:?}"))
     })
 }
 
@@ -75,7 +73,7 @@ pub(crate) struct Local {
 
 impl Local {
     /// Starts the control plane, then the node, then the data plane; returns when functions can be called.
-    pub(crate) async fn start(options: LocalOptions, printer: Printer) -> Result<Self, Failure> {
+    pub(crate) async fn start(options: LocalOptions) -> Result<Self, Failure> {
         let store = roles::open_store(&options.data_dir).await?;
         let stop_control_plane = CancellationToken::new();
         // Whatever fails from here on ends what has begun.
@@ -83,6 +81,7 @@ impl Local {
         let control_options = fanfare_control_plane::Options {
             api_address: options.api_address,
             link_address: options.link_address,
+            placement: options.placement,
             ..fanfare_control_plane::Options::new(options.data_dir.clone())
         };
         let started = ControlPlane::start(control_options, store, stop_control_plane.clone()).await;
@@ -99,11 +98,17 @@ impl Local {
         let data_plane = DataPlane::start(data_options, dialer.clone(), stop_data_plane.clone())
             .map_err(|e| roles::data_plane_failure(&e))?;
         let data_plane_guard = stop_data_plane.clone().drop_guard();
-        let name = roles::host_name();
-        let node =
-            RunningNode::start(&name, options.capacity, &options.data_dir, &options.run_dir, dialer).await?;
+        let count = options.sandboxes.nodes();
+        let settings = NodeSettings {
+            name: roles::host_name(),
+            capacity: options.capacity,
+            data_dir: options.data_dir,
+            run_dir: options.run_dir,
+            sandboxes: options.sandboxes,
+        };
+        let node = RunningNode::start(settings, dialer).await?;
         data_plane.synced().await;
-        node_connected(&format!("http://{api_address}"), printer).await?;
+        welcomed(&node, count).await?;
         guard.disarm();
         data_plane_guard.disarm();
         Ok(Local {

@@ -3,6 +3,7 @@
 mod args;
 mod client;
 mod commands;
+mod descriptors;
 mod detect;
 mod dirs;
 mod exit;

@@ -1,13 +1,14 @@
 //! What every way of running a role shares.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use fanfare_control_plane::ControlPlaneError;
 use fanfare_link::Dialer;
-use fanfare_node::{Node, NodeOptions, RuntimeFactory};
+use fanfare_node::{GroupOptions, GroupRuntimeFactory, Node, NodeOptions, RuntimeFactory};
 use fanfare_sandbox::Runtime;
+use fanfare_sandbox::fake::{FakeListener, FakeOptions, FakeRuntime};
 use fanfare_sandbox_process::{Isolation, ProcessOptions, ProcessRuntime};
 use fanfare_store::{RedbStore, Store};
 use fanfare_types::Resources;
@@ -36,7 +37,37 @@ fn make_private(directory: &Path, flag: &str) -> Result<(), Failure> {
     })
 }
 
-/// A node daemon of this process, with the `process` runtime.
+/// Which sandboxes a node makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sandboxes {
+    /// Those of the `process` runtime, and of the `fake` one if its options are given.
+    Real { fake: Option<FakeOptions> },
+    /// Those of the `fake` runtime, on so many nodes.
+    Emulated { nodes: usize, fake: FakeOptions },
+}
+
+impl Sandboxes {
+    /// How many nodes this process stands for.
+    pub(crate) fn nodes(self) -> usize {
+        match self {
+            Sandboxes::Real { .. } => 1,
+            Sandboxes::Emulated { nodes, .. } => nodes,
+        }
+    }
+}
+
+/// What a node daemon of this process is told.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSettings {
+    pub(crate) name: String,
+    /// What the node offers, each one when there are several.
+    pub(crate) capacity: Resources,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) run_dir: PathBuf,
+    pub(crate) sandboxes: Sandboxes,
+}
+
+/// A node daemon of this process, or several.
 #[derive(Debug)]
 pub(crate) struct RunningNode {
     handle: fanfare_node::Handle,
@@ -45,27 +76,29 @@ pub(crate) struct RunningNode {
 }
 
 impl RunningNode {
-    pub(crate) async fn start(
-        name: &str,
-        capacity: Resources,
-        data_dir: &Path,
-        run_dir: &Path,
-        dialer: Dialer,
-    ) -> Result<Self, Failure> {
-        let data_dir = data_dir.join("node");
-        make_private(&data_dir, "--data-dir")?;
-        make_private(run_dir, "--run-dir")?;
+    pub(crate) async fn start(settings: NodeSettings, dialer: Dialer) -> Result<Self, Failure> {
         let isolation = Arc::new(OnceLock::new());
-        let process = ProcessOptions::new(run_dir, data_dir.join("process"));
-        let runtimes = process_runtime(process, isolation.clone());
-        let options = NodeOptions::new(name.into(), capacity, runtimes, data_dir, run_dir.to_owned());
         let shutdown = CancellationToken::new();
-        let started = Node::start(options, dialer, shutdown.clone().cancelled_owned()).await;
+        let stopped = shutdown.clone().cancelled_owned();
+        let started = match settings.sandboxes {
+            Sandboxes::Real { fake } => {
+                let options = real_node(settings, fake, isolation.clone())?;
+                Node::start(options, dialer, stopped).await
+            }
+            Sandboxes::Emulated { nodes, fake } => {
+                Node::start_group(emulated_nodes(settings, nodes, fake)?, dialer, stopped).await
+            }
+        };
         let handle = started.map_err(|e| {
             Failure::platform(format!("cannot start the node: {e}"))
                 .next("`fanfare doctor` says what this machine lacks")
         })?;
         Ok(RunningNode { handle, isolation, shutdown })
+    }
+
+    /// Resolves when the control plane counts the node, or all of them: what is deployed from then on is placed there.
+    pub(crate) async fn welcomed(&self) {
+        self.handle.welcomed().await;
     }
 
     /// What is not enforced here, one sentence each.
@@ -83,15 +116,48 @@ impl RunningNode {
     }
 }
 
-fn process_runtime(options: ProcessOptions, isolation: Arc<OnceLock<Isolation>>) -> RuntimeFactory {
-    Box::new(move |outlets| {
+fn real_node(
+    settings: NodeSettings,
+    fake: Option<FakeOptions>,
+    isolation: Arc<OnceLock<Isolation>>,
+) -> Result<NodeOptions, Failure> {
+    let NodeSettings { name, capacity, run_dir, .. } = settings;
+    let data_dir = settings.data_dir.join("node");
+    make_private(&data_dir, "--data-dir")?;
+    make_private(&run_dir, "--run-dir")?;
+    let process = ProcessOptions::new(&run_dir, data_dir.join("process"));
+    let fake = fake.map(|options| Ok::<_, Failure>((options, fake_listener()?))).transpose()?;
+    let runtimes: RuntimeFactory = Box::new(move |outlets| {
         Box::pin(async move {
-            let runtime = ProcessRuntime::start(options, outlets).await?;
+            let runtime = ProcessRuntime::start(process, outlets.clone()).await?;
             // Set once: a factory is called once.
             let _ = isolation.set(runtime.isolation().clone());
-            Ok(vec![runtime as Arc<dyn Runtime>])
+            let mut runtimes = vec![runtime as Arc<dyn Runtime>];
+            if let Some((options, listener)) = fake {
+                runtimes.push(Arc::new(FakeRuntime::new(options, listener, outlets)));
+            }
+            Ok(runtimes)
         })
-    })
+    });
+    Ok(NodeOptions::new(name.into(), capacity, runtimes, data_dir, run_dir))
+}
+
+/// Directories of their own: what a real node has left in its own is not theirs to tidy.
+fn emulated_nodes(settings: NodeSettings, nodes: usize, fake: FakeOptions) -> Result<GroupOptions, Failure> {
+    let (data_dir, run_dir) = (settings.data_dir.join("emulated"), settings.run_dir.join("emulated"));
+    make_private(&data_dir, "--data-dir")?;
+    make_private(&run_dir, "--run-dir")?;
+    let listener = fake_listener()?;
+    let runtimes: GroupRuntimeFactory = Box::new(move |outlets| {
+        let runtime = FakeRuntime::new(fake, listener.clone(), outlets);
+        Box::pin(async move { Ok(vec![Arc::new(runtime) as Arc<dyn Runtime>]) })
+    });
+    Ok(GroupOptions::new(settings.name.into(), nodes, settings.capacity, runtimes, data_dir, run_dir))
+}
+
+fn fake_listener() -> Result<Arc<FakeListener>, Failure> {
+    FakeListener::tcp()
+        .map_err(|e| Failure::platform(format!("cannot listen on loopback for fake sandboxes: {e}")))
 }
 
 /// This machine's name.

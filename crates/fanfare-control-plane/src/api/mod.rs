@@ -21,6 +21,7 @@ use std::sync::atomic::AtomicU64;
 use axum::Router;
 use axum::handler::Handler;
 use axum::routing::{self, MethodRouter};
+use fanfare_policy::Placement;
 use fanfare_types::{Epoch, Reason};
 use http::Method;
 use tokio::sync::{Semaphore, mpsc};
@@ -43,6 +44,7 @@ use problem::Failure;
 pub(crate) struct App {
     pub(crate) name: String,
     pub(crate) epoch: Epoch,
+    pub(crate) placement: Placement,
     /// Whether only this machine can reach the API.
     pub(crate) loopback: bool,
     pub(crate) registry: Registry,
@@ -68,6 +70,7 @@ impl App {
         Arc::new(App {
             name: options.name.clone(),
             epoch: hub.0.epoch,
+            placement: options.placement,
             loopback: address.ip().is_loopback(),
             registry: hub.0.registry.clone(),
             engine: hub.0.engine.clone(),

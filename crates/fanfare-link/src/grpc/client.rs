@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use fanfare_types::limits::LIVENESS_TIMEOUT;
 use fanfare_types::{CodeDigest, FromDataPlane, FromNode, ToDataPlane, ToNode};
@@ -48,6 +49,11 @@ impl Remote {
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true);
         Ok(Remote { endpoint })
+    }
+
+    pub(crate) fn ping_after(&self, silence: Duration) -> Self {
+        let endpoint = self.endpoint.clone().http2_keep_alive_interval(silence);
+        Remote { endpoint: endpoint.keep_alive_timeout(silence) }
     }
 
     async fn connect(&self, token: &CancellationToken) -> Result<Client, DialError> {

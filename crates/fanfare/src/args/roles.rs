@@ -2,24 +2,33 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::Args as ClapArgs;
-use fanfare_types::Resources;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgGroup, Args as ClapArgs};
+use fanfare_policy::Placement;
+use fanfare_sandbox::fake::FakeOptions;
+use fanfare_types::{Resources, limits};
 
 use crate::args::OutputArgs;
-use crate::roles;
+use crate::exit::Failure;
+use crate::roles::Sandboxes;
+use crate::{dirs, roles};
 
 /// Run everything on this machine: control plane, data plane and node in one process.
 #[derive(ClapArgs, Debug)]
 #[command(before_help = "\
 Examples:
   fanfare up
-  fanfare up --cpus 4 --memory 8GiB --listen 0.0.0.0:8080")]
+  fanfare up --cpus 4 --memory 8GiB --listen 0.0.0.0:8080
+  fanfare up --emulate 1000 --create-delay 40ms")]
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) dirs: DirArgs,
     #[command(flatten)]
     pub(crate) capacity: CapacityArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
     /// Where functions are called.
     #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS")]
     pub(crate) listen: SocketAddr,
@@ -29,6 +38,9 @@ pub(crate) struct UpArgs {
     /// Where more nodes and data planes connect.
     #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
     pub(crate) grpc_listen: SocketAddr,
+    // The last one: its heading would hold for what follows.
+    #[command(flatten)]
+    pub(crate) emulate: EmulateArgs,
 }
 
 /// Start everything in a temporary directory, call it cold, warm and all at once, and print what it took.
@@ -65,9 +77,10 @@ Examples:
   fanfare control-plane
   fanfare control-plane --grpc-listen 10.0.0.1:9090")]
 pub(crate) struct ControlPlaneArgs {
-    /// What outlives a restart [default: /var/lib/fanfare as root, else $XDG_STATE_HOME/fanfare].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
     /// Its name.
     #[arg(long, default_value = "control-plane")]
     pub(crate) name: String,
@@ -104,7 +117,8 @@ pub(crate) struct DataPlaneArgs {
 #[command(before_help = "\
 Examples:
   fanfare node --control-plane http://127.0.0.1:9090
-  fanfare node --control-plane http://10.0.0.1:9090 --cpus 8 --memory 16GiB")]
+  fanfare node --control-plane http://10.0.0.1:9090 --cpus 8 --memory 16GiB
+  fanfare node --name load --emulate 5000 --create-delay 40ms --jitter 10ms --failure-rate 0.01")]
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     pub(crate) join: JoinArgs,
@@ -112,6 +126,8 @@ pub(crate) struct NodeArgs {
     pub(crate) dirs: DirArgs,
     #[command(flatten)]
     pub(crate) capacity: CapacityArgs,
+    #[command(flatten)]
+    pub(crate) emulate: EmulateArgs,
 }
 
 /// Which control plane a role belongs to, and under which name.
@@ -125,15 +141,94 @@ pub(crate) struct JoinArgs {
     pub(crate) name: Option<String>,
 }
 
+/// Where things are kept that outlive a restart.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct DataDirArgs {
+    /// What outlives a restart [default: /var/lib/fanfare as root, else $XDG_STATE_HOME/fanfare].
+    #[arg(long, env = "FANFARE_DATA_DIR", value_name = "DIRECTORY")]
+    data_dir: Option<PathBuf>,
+}
+
 /// Where things are kept.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct DirArgs {
-    /// What outlives a restart [default: /var/lib/fanfare as root, else $XDG_STATE_HOME/fanfare].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataDirArgs,
     /// Sockets and journals [default: /run/fanfare as root, else $XDG_RUNTIME_DIR/fanfare].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) run_dir: Option<PathBuf>,
+    #[arg(long, env = "FANFARE_RUN_DIR", value_name = "DIRECTORY")]
+    run_dir: Option<PathBuf>,
+}
+
+impl DataDirArgs {
+    /// What is given or chosen, absolute.
+    pub(crate) fn data_dir(&self) -> Result<PathBuf, Failure> {
+        dirs::absolute(self.data_dir.as_deref(), "--data-dir", dirs::data_dir)
+    }
+}
+
+impl DirArgs {
+    /// What is given or chosen, absolute.
+    pub(crate) fn data_dir(&self) -> Result<PathBuf, Failure> {
+        self.data.data_dir()
+    }
+
+    /// What is given or chosen, absolute.
+    pub(crate) fn run_dir(&self) -> Result<PathBuf, Failure> {
+        dirs::absolute(self.run_dir.as_deref(), "--run-dir", dirs::run_dir)
+    }
+}
+
+/// What holds for the whole cluster.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct PolicyArgs {
+    /// How nodes are chosen for sandboxes.
+    #[arg(long, value_name = "NAME", default_value_t, value_parser = placement())]
+    pub(crate) placement: Placement,
+}
+
+/// Sandboxes that nothing runs in.
+#[derive(ClapArgs, Debug)]
+#[command(next_help_heading = "Emulation", group = ArgGroup::new("emulation").args(["emulate", "fake"]))]
+pub(crate) struct EmulateArgs {
+    /// Stand for N nodes, NAME-0 and so on, each with these CPUs and this memory. Their runtime is `fake`: sandboxes
+    /// answer over HTTP and run nothing.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=NODES_MAX))]
+    emulate: Option<u32>,
+    /// Offer the runtime `fake` beside the real one.
+    #[arg(long)]
+    fake: bool,
+    /// Time that a fake sandbox takes to come up, e.g. 40ms.
+    #[arg(long, value_name = "DURATION", default_value = "0ms", value_parser = delay, requires = "emulation")]
+    create_delay: Duration,
+    /// Up to so much more, by chance.
+    #[arg(long, value_name = "DURATION", default_value = "0ms", value_parser = delay, requires = "emulation")]
+    jitter: Duration,
+    /// Share of fake sandboxes that fail to come up, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share, requires = "emulation")]
+    failure_rate: f64,
+    /// What chance is drawn from: the same for the same run.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "emulation")]
+    seed: u64,
+}
+
+/// Nodes whose names a control plane keeps.
+const NODES_MAX: i64 = 20_000;
+
+impl EmulateArgs {
+    /// Which sandboxes a node makes.
+    pub(crate) fn sandboxes(&self) -> Sandboxes {
+        let fake = FakeOptions {
+            create_delay: self.create_delay,
+            jitter: self.jitter,
+            failure_rate: self.failure_rate,
+            seed: self.seed,
+            ..FakeOptions::default()
+        };
+        match self.emulate {
+            Some(nodes) => Sandboxes::Emulated { nodes: nodes as usize, fake },
+            None => Sandboxes::Real { fake: self.fake.then_some(fake) },
+        }
+    }
 }
 
 /// What this machine offers.
@@ -170,4 +265,19 @@ fn cpus(text: &str) -> Result<u64, String> {
 fn bytes(text: &str) -> Result<u64, String> {
     let bytes = fanfare_api::parse_bytes(text).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| "give a size such as 512MiB or 8GiB".to_owned())
+}
+
+fn delay(text: &str) -> Result<Duration, String> {
+    let delay = fanfare_api::parse_duration(text).filter(|delay| *delay <= limits::START_TIMEOUT_MAX);
+    delay.ok_or_else(|| "give a duration such as 40ms, 0ms to 1h".to_owned())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "give a share from 0 to 1, such as 0.01".to_owned())
+}
+
+fn placement() -> impl TypedValueParser<Value = Placement> {
+    let names = PossibleValuesParser::new(Placement::ALL.map(Placement::name));
+    names.try_map(|name| name.parse::<Placement>())
 }

@@ -4,20 +4,21 @@ use fanfare_control_plane::{ControlPlane, Options};
 
 use crate::args::ControlPlaneArgs;
 use crate::exit::{Exit, Failure};
+use crate::logging;
 use crate::printer::Printer;
 use crate::roles::{control_plane_failure, open_store};
 use crate::signals::Signals;
-use crate::{dirs, logging};
 
 pub(crate) async fn run(args: &ControlPlaneArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("info");
     let mut signals = Signals::listen()?;
-    let data_dir = args.data_dir.clone().unwrap_or_else(dirs::data_dir);
+    let data_dir = args.data_dir.data_dir()?;
     let store = open_store(&data_dir).await?;
     let options = Options {
         name: args.name.clone(),
         api_address: args.api_listen,
         link_address: Some(args.grpc_listen),
+        placement: args.policy.placement,
         ..Options::new(data_dir)
     };
     let shutdown = tokio_util::sync::CancellationToken::new();

@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
     let begin = Instant::now();
     let options = LocalOptions::temporary(directory.path(), roles::machine());
     let run_dir = options.run_dir.clone();
-    let mut local = Local::start(options, printer).await?;
+    let mut local = Local::start(options).await?;
     let up_ms = ms(begin.elapsed());
     printer.stage("Started control plane, data plane and node in one process");
 

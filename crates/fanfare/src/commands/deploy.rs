@@ -24,12 +24,25 @@ pub(crate) struct Deployed {
 }
 
 pub(crate) async fn run(context: &Context, args: &DeployArgs) -> Result<Exit, Failure> {
-    let document = source_document(&args.source, &args.settings)?;
-    let document = upload(context, &args.source.path, document).await?;
-    let registered = register(context, &document).await;
-    let deployed = registered.map_err(|failure| mend(failure, &args.source.path, &document.name))?;
+    let deployed = match &args.path {
+        Some(path) => {
+            let document = source_document(path, &args.source, &args.settings)?;
+            let document = upload(context, path, document).await?;
+            let registered = register(context, &document).await;
+            registered.map_err(|failure| mend(failure, path, &document.name))?
+        }
+        None => register(context, &fake_document(&args.source, &args.settings)?).await?,
+    };
     print(context, &deployed, args.output.output)?;
     Ok(Exit::Ok)
+}
+
+/// A function without code, for the `fake` runtime.
+fn fake_document(source: &SourceArgs, settings: &SettingsArgs) -> Result<FunctionDocument, Failure> {
+    let name = source.name.as_ref().ok_or_else(|| Failure::usage("a function without code needs --name"))?;
+    let mut document = FunctionDocument::new(name.as_str(), HandlerDocument::Fake {});
+    settings.apply(&mut document)?;
+    Ok(document)
 }
 
 /// What to do about code that does not start.
@@ -45,6 +58,7 @@ fn mend(failure: Failure, path: &Path, name: &str) -> Failure {
 
 /// The function that the command line describes, without its code's digest.
 pub(crate) fn source_document(
+    path: &Path,
     source: &SourceArgs,
     settings: &SettingsArgs,
 ) -> Result<FunctionDocument, Failure> {
@@ -53,7 +67,7 @@ pub(crate) fn source_document(
         handler: source.handler.as_deref(),
         arguments: &source.arguments,
     };
-    let mut document = detect(&source.path, &wanted)?;
+    let mut document = detect(path, &wanted)?;
     settings.apply(&mut document)?;
     Ok(document)
 }

@@ -27,7 +27,7 @@ const PROOF_SUFFIX: &str = ".next";
 const IGNORED: [&str; 2] = [".git", "__pycache__"];
 
 pub(crate) async fn run(context: &Context, args: &DevArgs) -> Result<Exit, Failure> {
-    let (watcher, mut changes) = watch(&args.source.path)?;
+    let (watcher, mut changes) = watch(&args.path)?;
     let mut session = Session { context, args, served: None, logs: None };
     let begun = session.first().await;
     let result = match begun {
@@ -116,7 +116,7 @@ impl Session<'_> {
         }
         self.served = Some(document);
         printer.out(function_url(&data_plane_url(&client.status().await?)?, &name))?;
-        printer.note(format_args!("watching {}; Ctrl-C ends", self.args.source.path.display()));
+        printer.note(format_args!("watching {}; Ctrl-C ends", self.args.path.display()));
         self.follow_logs(name);
         Ok(())
     }
@@ -154,8 +154,8 @@ impl Session<'_> {
     }
 
     async fn packed(&self, context: &Context) -> Result<FunctionDocument, Failure> {
-        let document = deploy::source_document(&self.args.source, &self.args.settings)?;
-        deploy::upload(context, &self.args.source.path, document).await
+        let document = deploy::source_document(&self.args.path, &self.args.source, &self.args.settings)?;
+        deploy::upload(context, &self.args.path, document).await
     }
 
     /// Has a node start the function once under another name, and registers it only when that went well.

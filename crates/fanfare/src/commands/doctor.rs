@@ -14,8 +14,8 @@ use tokio::process::Command;
 
 use crate::args::{API_ADDRESS, DATA_PLANE_ADDRESS, DoctorArgs, LINK_ADDRESS};
 use crate::exit::{Exit, Failure};
+use crate::ports;
 use crate::printer::{Output, Printer};
-use crate::{dirs, ports};
 
 /// Longest answer of an interpreter.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,8 +65,8 @@ impl Check {
 
 /// Ends with 0 when everything can run and nothing is left behind.
 pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Failure> {
-    let data_dir = args.dirs.data_dir.clone().unwrap_or_else(dirs::data_dir);
-    let run_dir = args.dirs.run_dir.clone().unwrap_or_else(dirs::run_dir);
+    let data_dir = args.dirs.data_dir()?;
+    let run_dir = args.dirs.run_dir()?;
     let options = ProcessOptions::new(&run_dir, &data_dir);
     let mut checks = vec![
         interpreter("python3", &options.python, "Python handlers", "apt-get install python3").await,

@@ -25,6 +25,7 @@ use tokio::runtime::Builder;
 
 use crate::args::{Args, Command};
 use crate::client::Client;
+use crate::descriptors;
 use crate::exit::{Exit, Failure};
 use crate::printer::Printer;
 
@@ -88,8 +89,9 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
     }
 }
 
-/// Runs a verb that serves, with all CPUs.
+/// Runs a verb that serves, with all CPUs and all the descriptors it may have.
 fn role<F: Future<Output = Result<Exit, Failure>>>(run: impl FnOnce() -> F) -> Result<Exit, Failure> {
+    descriptors::raise();
     block_on(&mut Builder::new_multi_thread(), run())
 }
 

@@ -23,6 +23,7 @@ fn print(printer: &Printer, status: &ClusterStatusDocument) -> Result<(), Failur
     let sandboxes = status.sandboxes;
     printer.out(format_args!("version    {}", status.version))?;
     printer.out(format_args!("leader     {} (epoch {})", status.leader.name, status.leader.epoch))?;
+    printer.out(format_args!("placement  {}", status.placement))?;
     printer.out(format_args!("functions  {}", status.functions))?;
     printer.out(format_args!(
         "sandboxes  {} ready, {} starting, {} stopping, {} wanted",

@@ -3,26 +3,29 @@
 use crate::args::UpArgs;
 use crate::exit::{Exit, Failure};
 use crate::local::{Local, LocalOptions};
+use crate::logging;
 use crate::printer::Printer;
+use crate::roles::Sandboxes;
 use crate::signals::Signals;
-use crate::{dirs, logging};
 
 pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("warn");
     let mut signals = Signals::listen()?;
     let options = LocalOptions {
-        data_dir: args.dirs.data_dir.clone().unwrap_or_else(dirs::data_dir),
-        run_dir: args.dirs.run_dir.clone().unwrap_or_else(dirs::run_dir),
+        data_dir: args.dirs.data_dir()?,
+        run_dir: args.dirs.run_dir()?,
         capacity: args.capacity.resources(),
         api_address: args.api_listen,
         link_address: Some(args.grpc_listen),
         data_plane_address: args.listen,
+        placement: args.policy.placement,
+        sandboxes: args.emulate.sandboxes(),
     };
     let mut local = tokio::select! {
-        started = Local::start(options, printer) => started?,
+        started = Local::start(options) => started?,
         () = signals.next() => return Err(Failure::said(Exit::Platform)),
     };
-    welcome(&local, printer)?;
+    welcome(&local, args.emulate.sandboxes(), printer)?;
     let ended = tokio::select! {
         failed = local.failed() => Err(failed),
         () = signals.next() => Ok(Exit::Ok),
@@ -32,7 +35,7 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
 }
 
 /// The addresses, each with one command to copy.
-fn welcome(local: &Local, printer: Printer) -> Result<(), Failure> {
+fn welcome(local: &Local, sandboxes: Sandboxes, printer: Printer) -> Result<(), Failure> {
     let (functions, api, streams) = (local.data_plane_url(), local.api_url(), local.link_url());
     let here = if api == format!("http://{}", crate::args::API_ADDRESS) {
         String::new()
@@ -43,6 +46,11 @@ fn welcome(local: &Local, printer: Printer) -> Result<(), Failure> {
     printer.out(format_args!("control API  {api}    fanfare deploy ./hello.py{here}"))?;
     if let Some(streams) = streams {
         printer.out(format_args!("streams      {streams}    fanfare node --control-plane {streams}"))?;
+    }
+    if let Sandboxes::Emulated { nodes, .. } = sandboxes {
+        printer.out(format_args!(
+            "nodes        {nodes}, emulated    fanfare deploy --runtime fake --name hello{here}"
+        ))?;
     }
     for missing in local.missing_isolation() {
         printer.warning(missing);

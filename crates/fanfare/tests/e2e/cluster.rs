@@ -352,11 +352,6 @@ impl Cluster {
         self.api("GET", &format!("/v1/functions/{name}"), None).await.json()
     }
 
-    /// The process of a role.
-    pub(crate) fn process(&mut self, role: &str) -> &mut Process {
-        self.processes.iter_mut().find(|p| p.role == role).unwrap()
-    }
-
     /// Stops everything with SIGTERM and expects clean exits and nothing left.
     pub(crate) fn shut_down(mut self) {
         self.assert_alive();

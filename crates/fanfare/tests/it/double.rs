@@ -250,6 +250,7 @@ async fn status(State((address, held)): Shared) -> Json<ClusterStatusDocument> {
     Json(ClusterStatusDocument {
         version: "0.1.0".into(),
         leader: LeaderDocument { name: "cp-1".into(), epoch: 3, here: true },
+        placement: "round-robin".into(),
         functions: held.lock().unwrap().functions.len() as u64,
         sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0 },
         nodes: vec![NodeDocument {
