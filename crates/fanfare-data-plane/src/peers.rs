@@ -23,7 +23,8 @@ use crate::problem::Problem;
 use crate::stream::{Socket, Stream};
 use crate::upstream::Connection;
 
-/// Carries the cluster's token on a forwarded request: its receiver serves it and forwards no further.
+/// Carries the cluster's token on a forwarded request. Its receiver forwards no further, whatever the token; with the
+/// right one it takes the client's address as given.
 pub(crate) const FORWARDED: HeaderName = HeaderName::from_static("x-fanfare-forwarded");
 /// Idle connections kept to one peer, per core.
 const IDLE_MAX: usize = 64;
@@ -57,10 +58,13 @@ impl PeerPool {
     }
 
     fn put(&self, address: &Arc<str>, connection: Connection) {
+        let now = clock::now();
         let mut idle = self.idle.borrow_mut();
+        // Peers that are gone, and those that are no longer needed.
+        idle.retain(|_, pool| pool.last().is_some_and(|(since, _)| now.since(*since) <= IDLE_AGE_MAX));
         let pool = idle.entry(address.clone()).or_default();
         if pool.len() < IDLE_MAX {
-            pool.push((clock::now(), connection));
+            pool.push((now, connection));
         }
     }
 }

@@ -107,6 +107,8 @@ async fn answer(
     check_form(&parts)?;
     let (function, target) = find::find(shared, &parts).await?;
     let forwarded = peers::is_forwarded(core, &parts);
+    // Whoever sent it on: without the right token it is not believed, but never sent on again either.
+    let travelled = parts.headers.contains_key(peers::FORWARDED);
     let upgrade = Upgrade::take(parts.version, &parts.headers, &mut parts.extensions);
     headers::strip_hop_by_hop(&mut parts.headers);
     headers::strip_platform(&mut parts.headers);
@@ -119,7 +121,11 @@ async fn answer(
     }
     let mut body = Unsent::Fresh(Payload::new(body));
     let mut held = held;
-    if !forwarded && let Some(address) = function.owner().and_then(|owner| shared.peer(owner)) {
+    // What asks for another protocol is served where it came: the answer is a connection, and that has one end here.
+    if !travelled
+        && upgrade.is_none()
+        && let Some(address) = function.owner().and_then(|owner| shared.peer(owner))
+    {
         let deadline = accepted + function.request_timeout();
         match peers::forward(core, &address, &parts, body.whole(), deadline, held).await {
             Forwarded::Answered(response) => return Ok(response),

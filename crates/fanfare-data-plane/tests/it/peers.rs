@@ -7,10 +7,12 @@ use bytes::Bytes;
 use fanfare_types::{DataPlaneId, ToDataPlane};
 use http::Request;
 use http_body_util::Full;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::client::{Connection, get};
 use crate::rig::{Control, F, Rig, hello};
-use crate::sandbox::{Sandbox, echo};
+use crate::sandbox::{RawSandbox, Sandbox, echo};
 
 async fn member() -> (Rig, Control) {
     Rig::synced_with(vec![hello()], |options| options.cluster_token = Some("cluster-secret".into())).await
@@ -116,4 +118,37 @@ async fn without_the_token_nobody_forwards_and_nobody_is_believed() {
     assert!(answer.text().contains("x-forwarded-for: 127.0.0.1\n"), "{answer:?}");
     assert!(!answer.text().contains("cluster-secret"), "{answer:?}");
     assert_eq!(rig.data_plane.stats().forwarded, 0);
+}
+
+#[tokio::test]
+async fn nor_do_two_that_have_different_tokens() {
+    let member = |token: &'static str| {
+        Rig::synced_with(vec![hello()], move |options| options.cluster_token = Some(token.into()))
+    };
+    let (one, mut one_control) = member("old-secret").await;
+    let (other, mut other_control) = member("new-secret").await;
+    own_elsewhere(&mut one_control, &other.address().to_string()).await;
+    own_elsewhere(&mut other_control, &one.address().to_string()).await;
+    let sandbox = Sandbox::new(other.dir(), 1, echo);
+    other_control.grant(1, &sandbox.endpoint, 1, None);
+    let answer = get(one.address(), "/function/hello").await;
+    assert!(answer.text().contains("x-forwarded-for: 127.0.0.1, 127.0.0.1\n"), "not believed: {answer:?}");
+    assert!(!answer.text().contains("secret"), "{answer:?}");
+    assert_eq!((one.data_plane.stats().forwarded, other.data_plane.stats().forwarded), (1, 0));
+}
+
+#[tokio::test]
+async fn what_asks_for_another_protocol_is_served_where_it_came() {
+    let (entry, mut control) = member().await;
+    let (owner, _owner_control) = member().await;
+    own_elsewhere(&mut control, &owner.address().to_string()).await;
+    let sandbox = RawSandbox::new(entry.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = TcpStream::connect(entry.address()).await.unwrap();
+    let asked =
+        "GET /function/hello HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    client.write_all(asked.as_bytes()).await.unwrap();
+    let mut connection = sandbox.accept().await;
+    assert!(connection.head().await.contains("\r\nupgrade: websocket\r\n"));
+    assert_eq!(owner.data_plane.stats().functions[0].arrivals, 0);
 }
