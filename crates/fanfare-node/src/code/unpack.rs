@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use fanfare_types::limits::CODE_BYTES_MAX;
 use tar::{Archive, EntryType};
 
-/// Entries of one archive.
+/// Entries of one archive, and directories made for them: those that a path passes through need no entry.
 const ENTRIES_MAX: usize = 65_536;
 /// Bytes of a path, and of a link's target.
 const PATH_BYTES_MAX: usize = 4_096;
@@ -32,6 +32,8 @@ pub(super) enum UnpackError {
     Io(&'static str, io::Error),
     #[error("it has more than {ENTRIES_MAX} entries")]
     TooManyEntries,
+    #[error("unpacked it has more than {ENTRIES_MAX} directories")]
+    TooManyDirectories,
     #[error("unpacked it has more than {CODE_BYTES_MAX} bytes")]
     TooLarge,
     #[error("the path {0:?} {1}")]
@@ -44,14 +46,15 @@ pub(super) enum UnpackError {
 pub(super) fn unpack(archive: &Path, tree: &Path) -> Result<u64, UnpackError> {
     let file = File::open(archive).map_err(|error| UnpackError::Io("opening it", error))?;
     check_descriptions(&file)?;
-    make_dir(tree)?;
+    let mut directories = 0;
+    make_dir(tree, &mut directories)?;
     let mut bytes = 0;
     let mut archive = Archive::new(BufReader::new(&file));
     for (n, entry) in archive.entries().map_err(UnpackError::Archive)?.enumerate() {
         if n >= ENTRIES_MAX {
             return Err(UnpackError::TooManyEntries);
         }
-        bytes += unpack_entry(entry.map_err(UnpackError::Archive)?, tree, bytes)?;
+        bytes += unpack_entry(entry.map_err(UnpackError::Archive)?, tree, bytes, &mut directories)?;
     }
     Ok(bytes)
 }
@@ -78,6 +81,7 @@ fn unpack_entry<R: io::Read>(
     mut entry: tar::Entry<'_, R>,
     tree: &Path,
     so_far: u64,
+    directories: &mut usize,
 ) -> Result<u64, UnpackError> {
     let kind = entry.header().entry_type();
     if kind == EntryType::XGlobalHeader {
@@ -89,13 +93,13 @@ fn unpack_entry<R: io::Read>(
         // The root itself, as `tar c .` begins: it is there already.
         return if kind.is_dir() { Ok(0) } else { Err(UnpackError::Path(path, "has no name")) };
     };
-    let parent = make_parents(tree, parents, &path)?;
+    let parent = make_parents(tree, parents, &path, directories)?;
     let place = parent.join(name);
     let io = |error| UnpackError::Io("writing its files", error);
     match kind {
         EntryType::Directory => {
             if !is_dir(&place)? {
-                make_dir(&place)?;
+                make_dir(&place, directories)?;
             }
             Ok(0)
         }
@@ -217,7 +221,12 @@ fn existing_file(tree: &Path, parts: &[PathBuf], path: &Path) -> Result<PathBuf,
 }
 
 /// The directory for an entry. One that is there must be a directory, not a link to one.
-fn make_parents(tree: &Path, parents: &[PathBuf], path: &Path) -> Result<PathBuf, UnpackError> {
+fn make_parents(
+    tree: &Path,
+    parents: &[PathBuf],
+    path: &Path,
+    directories: &mut usize,
+) -> Result<PathBuf, UnpackError> {
     let mut place = tree.to_path_buf();
     for parent in parents {
         place.push(parent);
@@ -227,7 +236,7 @@ fn make_parents(tree: &Path, parents: &[PathBuf], path: &Path) -> Result<PathBuf
         if fs::symlink_metadata(&place).is_ok() {
             return Err(UnpackError::Path(path.into(), "passes through something that is not a directory"));
         }
-        make_dir(&place)?;
+        make_dir(&place, directories)?;
     }
     Ok(place)
 }
@@ -240,7 +249,12 @@ fn is_dir(place: &Path) -> Result<bool, UnpackError> {
     }
 }
 
-fn make_dir(place: &Path) -> Result<(), UnpackError> {
+/// Makes one more directory.
+fn make_dir(place: &Path, directories: &mut usize) -> Result<(), UnpackError> {
+    if *directories >= ENTRIES_MAX {
+        return Err(UnpackError::TooManyDirectories);
+    }
+    *directories += 1;
     let io = |error| UnpackError::Io("making its directories", error);
     DirBuilder::new().mode(0o755).create(place).map_err(io)?;
     fs::set_permissions(place, fs::Permissions::from_mode(0o755)).map_err(io)

@@ -236,3 +236,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn paths_do_not_multiply_into_directories_without_end() {
+    // Of entries alone a hundredth of what is allowed.
+    let path = |n: usize| format!("{n:x}{}/f", "/d".repeat(40));
+    let paths: Vec<String> = (0..ENTRIES_MAX / 40).map(path).collect();
+    let items: Vec<Item<'_>> = paths.iter().map(|path| Item::File(path, "", 0o644)).collect();
+    let place = Place::new();
+    assert!(matches!(place.unpack(&archive(&items)), Err(UnpackError::TooManyDirectories)));
+}
