@@ -10,11 +10,15 @@ use crate::signals::Signals;
 use crate::{descriptors, logging, roles};
 
 pub(crate) async fn run(args: &NodeArgs, printer: Printer) -> Result<Exit, Failure> {
-    logging::start("info");
+    let sandboxes = args.emulate.sandboxes();
+    logging::start(match sandboxes {
+        Sandboxes::Real { .. } => "info",
+        // One of the nodes speaks for all of them; a line for each link would say it thousands of times.
+        Sandboxes::Emulated { .. } => "info,fanfare_link=error",
+    });
     let mut signals = Signals::listen()?;
     let dialer = Dialer::grpc(&args.join.control_plane).map_err(|e| Failure::usage(e.to_string()))?;
     let name = args.join.name.clone().unwrap_or_else(roles::host_name);
-    let sandboxes = args.emulate.sandboxes();
     if let Sandboxes::Emulated { nodes, .. } = sandboxes {
         descriptors::suffice(nodes)?;
     }

@@ -6,7 +6,9 @@
 
 mod cluster;
 mod crashes;
+mod emulation;
 mod limits;
+mod scaling;
 mod serving;
 mod slots;
 

@@ -5,6 +5,7 @@
 
 mod deploy;
 mod double;
+mod emulate;
 mod invoke;
 mod reads;
 mod real;
