@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT,
@@ -9,6 +10,7 @@ use http::header::{
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
+use crate::client_stream::ClientState;
 use crate::request_id::REQUEST_ID;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -126,8 +128,9 @@ fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
     }
 }
 
-/// What the proxy fields say about one connection, made once.
+/// A client's connection, with what the proxy fields say about it, made once.
 pub(crate) struct Client {
+    pub(crate) state: Arc<ClientState>,
     for_field: HeaderValue,
     forwarded_for: String,
     /// `Forwarded` of the last request, with the host it is for: clients rarely change it.
@@ -142,6 +145,7 @@ impl Client {
             IpAddr::V6(ip) => format!("\"[{ip}]\""),
         };
         Client {
+            state: Arc::default(),
             for_field: HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
             forwarded_for: format!("for={node};proto=http"),
             last: RefCell::new(None),

@@ -10,6 +10,7 @@
 //! `X-Fanfare-Reason` and a problem document that says why and what to do.
 
 mod body;
+mod client_stream;
 mod clock;
 mod control;
 mod core;

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::client_stream::ClientStream;
 use crate::core::Core;
 use crate::headers::Client;
 use crate::request::serve;
@@ -112,7 +113,11 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     let client = Rc::new(Client::new(client));
     let activity = Rc::new(Activity::default());
     let asked = activity.clone();
+    let state = client.state.clone();
+    let stream = ClientStream::new(stream, state.clone(), shared.clone());
+    let begun = state.clone();
     let service = service_fn(move |request: Request<Incoming>| {
+        begun.begin(request.version());
         let (under_way, answer) = (asked.begin(), serve(core.clone(), client.clone(), request));
         async move {
             let _under_way = under_way;
@@ -131,6 +136,9 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
         }
     };
     if let Err(error) = result {
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user) {
+            state.cut();
+        }
         // The client left, was too slow, or speaks something else; or an answer was cut on purpose.
         tracing::debug!(%error, "a connection ended early");
     }

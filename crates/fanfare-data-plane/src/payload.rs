@@ -1,14 +1,16 @@
 //! The body of a request.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use crate::client_stream::ClientState;
 use crate::headers;
 
 /// Bytes that are read ahead for a request that waits.
@@ -22,26 +24,47 @@ pub(crate) struct Payload {
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
     rest: Incoming,
+    client: Arc<ClientState>,
+}
+
+/// Why a body did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BrokenOff {
+    #[error("{0}")]
+    Failed(hyper::Error),
+    #[error("the client said nothing more")]
+    Ended,
 }
 
 impl Payload {
-    pub(crate) fn new(body: Incoming) -> Self {
-        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: body }
+    pub(crate) fn new(body: Incoming, client: Arc<ClientState>) -> Self {
+        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: body, client }
     }
 
     /// Reads ahead as far as that goes. Resolves only if the client fails.
-    pub(crate) async fn client_failed(&mut self) -> hyper::Error {
+    pub(crate) async fn client_failed(&mut self) -> BrokenOff {
         while self.ahead_bytes < READ_AHEAD_BYTES && !self.rest.is_end_stream() {
-            match self.rest.frame().await {
+            match poll_fn(|cx| self.poll_rest(cx)).await {
                 Some(Ok(frame)) => {
                     self.ahead_bytes += frame.data_ref().map_or(0, Bytes::len);
-                    self.ahead.push_back(checked(frame));
+                    self.ahead.push_back(frame);
                 }
                 Some(Err(error)) => return error,
                 None => break,
             }
         }
         std::future::pending().await
+    }
+
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        match Pin::new(&mut self.rest).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                Poll::Ready(frame.map(|frame| frame.map(checked).map_err(BrokenOff::Failed)))
+            }
+            // Everything that was said is here, and it is not the whole body.
+            Poll::Pending if self.client.has_ended() => Poll::Ready(Some(Err(BrokenOff::Ended))),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 
@@ -54,17 +77,17 @@ fn checked(mut frame: Frame<Bytes>) -> Frame<Bytes> {
 
 impl Body for Payload {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BrokenOff;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         if let Some(frame) = self.ahead.pop_front() {
             self.ahead_bytes -= frame.data_ref().map_or(0, Bytes::len);
             return Poll::Ready(Some(Ok(frame)));
         }
-        Pin::new(&mut self.rest).poll_frame(cx).map_ok(checked)
+        self.poll_rest(cx)
     }
 
     fn is_end_stream(&self) -> bool {

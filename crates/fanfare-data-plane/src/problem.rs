@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fanfare_dispatch::Refusal;
+use fanfare_types::limits::{HEADERS_MAX, REQUEST_HEAD_BYTES_MAX};
 use fanfare_types::{ExitCause, GoneCause, Reason};
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
 use crate::body::Body;
+use crate::request_id::{self, REQUEST_ID};
+use crate::shared::Shared;
 
 /// Carries the stable code of a [`Reason`].
 pub(crate) const REASON: HeaderName = HeaderName::from_static("x-fanfare-reason");
@@ -119,4 +122,34 @@ impl Problem {
         }
         response
     }
+}
+
+/// What the server would say with nothing but this status to what is no request, as bytes and with all that a refusal
+/// has.
+pub(crate) fn of_server(shared: &Shared, status: StatusCode) -> Vec<u8> {
+    let problem = match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+            let detail =
+                format!("the head has more than {HEADERS_MAX} fields or {REQUEST_HEAD_BYTES_MAX} bytes");
+            Problem::new(Reason::TooLarge, detail)
+        }
+        StatusCode::URI_TOO_LONG => Problem::new(Reason::TooLarge, "the request's target is too long"),
+        _ => Problem::new(Reason::BadRequest, "this is not a request of HTTP/1.1, HTTP/1.0 or HTTP/2"),
+    };
+    let problem = problem.with_status(status);
+    shared.count_problem(problem.reason);
+    let id = request_id::stray();
+    let (mut parts, body) = problem.response(&id).into_parts();
+    let body = if let Body::Full(Some(bytes)) = body { bytes } else { Bytes::new() };
+    parts.headers.insert(REQUEST_ID, id);
+    parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let mut bytes = format!("HTTP/1.1 {status}\r\n").into_bytes();
+    for (name, value) in &parts.headers {
+        let value = value.as_bytes();
+        bytes.extend([name.as_str().as_bytes(), b": ", value, b"\r\n"].concat());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(&body);
+    bytes
 }

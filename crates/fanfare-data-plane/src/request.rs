@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use fanfare_dispatch::Outcome;
 use fanfare_http1::RequestBody;
 use fanfare_types::{Reason, Timestamp};
-use http::header::{HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Version, request};
+use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::body::{Body, Held};
@@ -20,7 +21,7 @@ use crate::function::{Answer, Function, Taken};
 use crate::headers::{self, Client};
 use crate::invoke::{Attempt, Call};
 use crate::lease::Lease;
-use crate::payload::Payload;
+use crate::payload::{BrokenOff, Payload};
 use crate::peers::{self, Forwarded};
 use crate::problem::Problem;
 use crate::request_id::REQUEST_ID;
@@ -64,6 +65,7 @@ pub(crate) async fn serve(
 ) -> Result<Response<Body>, Infallible> {
     let accepted = clock::now();
     let id = core.ids.choose(request.headers().get(REQUEST_ID));
+    let version = request.version();
     let (mut parts, body) = request.into_parts();
     parts.headers.insert(REQUEST_ID, id.clone());
     let mut response = match answer(&core, &client, parts, body, accepted).await {
@@ -81,6 +83,12 @@ pub(crate) async fn serve(
         }
     };
     response.headers_mut().insert(REQUEST_ID, id);
+    if client.state.has_ended() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if version == Version::HTTP_10 && response.body().size_hint().exact().is_none() {
+        client.state.unframed();
+    }
     Ok(response)
 }
 
@@ -119,7 +127,7 @@ async fn answer(
     if !forwarded {
         client.append(&mut parts.headers);
     }
-    let mut body = Unsent::Fresh(Payload::new(body));
+    let mut body = Unsent::Fresh(Payload::new(body, client.state.clone()));
     let mut held = held;
     // What asks for another protocol is served where it came: the answer is a connection, and that has one end here.
     if !travelled
@@ -182,7 +190,7 @@ impl Unsent {
     }
 
     /// Resolves if the client fails meanwhile, as far as that can be seen.
-    async fn client_failed(&mut self) -> hyper::Error {
+    async fn client_failed(&mut self) -> BrokenOff {
         match self {
             Unsent::Fresh(payload) => payload.client_failed().await,
             Unsent::Again(_) => std::future::pending().await,

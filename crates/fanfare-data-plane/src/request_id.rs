@@ -30,18 +30,26 @@ impl RequestIds {
     }
 
     fn draw(&self) -> HeaderValue {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = [0; 32];
         let mut generators = self.generators.borrow_mut();
-        for (part, generator) in text.chunks_exact_mut(16).zip(generators.iter_mut()) {
-            let mut bits: u64 = generator.random();
-            for digit in part {
-                *digit = DIGITS[(bits & 15) as usize];
-                bits >>= 4;
-            }
-        }
-        HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("0"))
+        written(generators.each_mut().map(|generator| generator.random()))
     }
+}
+
+/// An id for what never became a request.
+pub(crate) fn stray() -> HeaderValue {
+    written([random_u64(), random_u64()])
+}
+
+fn written(bits: [u64; 2]) -> HeaderValue {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 32];
+    for (part, mut bits) in text.chunks_exact_mut(16).zip(bits) {
+        for digit in part {
+            *digit = DIGITS[(bits & 15) as usize];
+            bits >>= 4;
+        }
+    }
+    HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("0"))
 }
 
 fn valid(id: &[u8]) -> bool {

@@ -6,6 +6,7 @@ mod answers;
 mod client;
 mod control;
 mod cores;
+mod ends;
 mod failures;
 mod fields;
 mod leases;

@@ -1,0 +1,167 @@
+//! How connections of clients end.
+
+use fanfare_types::{Condemned, ToDataPlane};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::rig::{F, Rig, hello, within};
+use crate::sandbox::{HeldSandbox, RawSandbox, Sandbox, echo};
+
+/// A client that says all it has to say, and then nothing more.
+async fn half_closed(rig: &Rig, said: &str) -> TcpStream {
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    client.write_all(said.as_bytes()).await.unwrap();
+    client.shutdown().await.unwrap();
+    client
+}
+
+async fn to_end(client: &mut TcpStream) -> String {
+    let mut received = Vec::new();
+    within("the end", client.read_to_end(&mut received)).await.unwrap();
+    String::from_utf8(received).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_all_it_has_to_say_gets_its_answer() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let mut client = half_closed(&rig, "GET /function/hello HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    control.demand(1).await;
+    let mut sandbox = HeldSandbox::new(rig.dir(), 1);
+    control.grant(1, sandbox.endpoint(), 1, None);
+    let held = sandbox.next().await;
+    let mut asked = [0; 25];
+    within("a question", client.read_exact(&mut asked)).await.unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n", "who is there can pass it over");
+    held.answer("the answer");
+    let answer = to_end(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nthe answer"), "{answer}");
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    assert_eq!(rig.data_plane.stats().functions[0].condemned, 0);
+}
+
+#[tokio::test]
+async fn so_does_one_whose_request_has_a_body_and_one_whose_answer_is_streamed() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let cases = ["content-length: 4\r\n\r\nbody", "transfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"];
+    for (n, said) in (1..).zip(cases) {
+        let mut client =
+            half_closed(&rig, &format!("POST /function/hello HTTP/1.1\r\nhost: a\r\n{said}")).await;
+        control.demand(1).await;
+        let sandbox = RawSandbox::new(rig.dir(), n);
+        control.grant(n, &sandbox.endpoint, 1, None);
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        connection.read_to("body").await;
+        connection.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfrom\r\n").await;
+        let mut received = Vec::new();
+        while !received.ends_with(b"from\r\n") {
+            assert!(within("a part", client.read_buf(&mut received)).await.unwrap() > 0);
+        }
+        connection.write("4\r\n the\r\n0\r\n\r\n").await;
+        assert_eq!(to_end(&mut client).await, "4\r\n the\r\n0\r\n\r\n");
+        control.say(ToDataPlane::Revoke { sandbox: fanfare_types::SandboxId(n), slots: 1 });
+        control.released().await;
+    }
+    assert_eq!(rig.data_plane.stats().functions[0].condemned, 0);
+}
+
+#[tokio::test]
+async fn a_body_that_ends_too_early_is_an_error_whether_the_client_listens_or_not() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let said = "POST /function/hello HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nbody";
+    let mut waits = half_closed(&rig, said).await;
+    let received = to_end(&mut waits).await;
+    assert!(received.contains("HTTP/1.1 400 Bad Request\r\n"), "{received}");
+    assert!(received.contains("\r\nx-fanfare-reason: bad-request\r\n"), "{received}");
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    control.settle().await;
+    let mut in_sandbox = half_closed(&rig, said).await;
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    let received = to_end(&mut in_sandbox).await;
+    assert!(received.contains("HTTP/1.1 400 Bad Request\r\n"), "{received}");
+    assert_eq!(control.condemned().await, (1, Condemned::Abandoned));
+}
+
+#[tokio::test]
+async fn a_client_that_has_closed_its_socket_is_gone() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    for (n, line) in [(1, "connection: close\r\n"), (2, "")] {
+        let mut sandbox = HeldSandbox::new(rig.dir(), n);
+        control.grant(n, sandbox.endpoint(), 1, None);
+        let mut client = TcpStream::connect(rig.address()).await.unwrap();
+        let said = format!("GET /function/hello HTTP/1.1\r\nhost: a\r\n{line}\r\n");
+        client.write_all(said.as_bytes()).await.unwrap();
+        let _held = sandbox.next().await;
+        drop(client);
+        assert_eq!(control.condemned().await, (n, Condemned::Abandoned));
+        control.gone(n, fanfare_types::ExitCause::Stopped, "");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_a_length_to_an_old_client_never_ends_cleanly_when_it_breaks_off() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    client.write_all(b"GET /function/hello HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    connection.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\n").await;
+    let mut received = Vec::new();
+    while !received.ends_with(b"part") {
+        assert!(within("a part", client.read_buf(&mut received)).await.unwrap() > 0);
+    }
+    drop(connection);
+    let end = within("the cut", client.read_to_end(&mut received)).await;
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(control.condemned().await, (1, Condemned::Broken));
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
+    let (rig, _control) = Rig::synced(vec![hello()]).await;
+    let cases = [
+        ("nonsense\r\n\r\n".to_owned(), "400", "bad-request"),
+        ("\x16\x03\x01\x02\x00\x01\x00\x01\x7c\x03\x03".to_owned(), "400", "bad-request"),
+        ("GET / HTTP/1.1\r\nhost: a\r\nno-colon\r\n\r\n".to_owned(), "400", "bad-request"),
+        (format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)), "431", "too-large"),
+        (format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(80_000)), "414", "too-large"),
+    ];
+    for (said, status, reason) in &cases {
+        let mut client = TcpStream::connect(rig.address()).await.unwrap();
+        // It may be refused before all of it is said.
+        let _ = client.write_all(said.as_bytes()).await;
+        let mut received = Vec::new();
+        let _ = within("the end", client.read_to_end(&mut received)).await;
+        let received = String::from_utf8(received).unwrap();
+        let shown = &said[..said.len().min(30)];
+        assert!(received.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {received}");
+        assert!(received.contains(&format!("\r\nx-fanfare-reason: {reason}\r\n")), "{shown:?}: {received}");
+        let id =
+            received.split("\r\nx-request-id: ").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
+        let (_, document) = received.split_once("\r\n\r\n").unwrap();
+        let document: serde_json::Value = serde_json::from_str(document).unwrap();
+        assert_eq!((&document["reason"], &document["request_id"]), (&(*reason).into(), &id.into()));
+        assert!(received.contains("\r\nconnection: close\r\n"), "{received}");
+    }
+    let counted: u64 = rig.data_plane.stats().problems.iter().map(|(_, count)| count).sum();
+    assert_eq!(counted, cases.len() as u64);
+}
+
+#[tokio::test]
+async fn answers_that_look_like_a_refusal_pass_unchanged() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    control.say(ToDataPlane::Owners(vec![(F, None)]));
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    let body = "HTTP/1.1 400 Bad Request\r\n\r\n";
+    let said = format!(
+        "POST /function/hello HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 28\r\n\r\n{body}"
+    );
+    client.write_all(said.as_bytes()).await.unwrap();
+    assert!(to_end(&mut client).await.ends_with(body));
+}
