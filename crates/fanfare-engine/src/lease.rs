@@ -27,11 +27,12 @@ impl Engine {
         }
     }
 
-    /// The connected data plane with the greatest need, or the owner with no need.
+    /// The connected data plane with the greatest need, or the owner with no need. One that shuts down gets what its
+    /// waiting requests need, and nothing else.
     fn neediest(&self, id: FunctionId) -> Option<(DataPlaneId, u32)> {
         let active = self.functions.get(&id)?.active.as_ref()?;
         let taking = |id: &DataPlaneId| self.data_planes.get(id).is_some_and(|d| !d.draining);
-        let connected = active.planes.iter().filter(|p| taking(&p.data_plane));
+        let connected = active.planes.iter().filter(|p| self.data_planes.contains_key(&p.data_plane));
         let neediest = connected.map(|p| (p.need(), p.data_plane)).filter(|(need, _)| *need > 0).max();
         match neediest {
             Some((need, data_plane)) => Some((data_plane, need)),
@@ -51,7 +52,7 @@ impl Engine {
         need: u32,
         out: &mut Vec<Command>,
     ) {
-        let alone = self.data_planes.len() == 1;
+        let alone = self.data_planes.len() == 1 && self.data_planes.values().all(|d| !d.draining);
         let Some(record) = self.sandboxes.get_mut(&sandbox) else { return };
         let free = record.unleased();
         let slots = if alone || need == 0 { free } else { free.min(need) };
@@ -112,7 +113,7 @@ impl Engine {
             for (_, held) in claim.leases.iter_mut().filter(|(id, _)| *id == data_plane) {
                 *held = held.saturating_sub(slots);
             }
-            claim.leases.retain(|(_, held)| *held > 0);
+            claim.leases.retain(|(id, held)| *id != data_plane || *held > 0);
         }
     }
 

@@ -134,7 +134,8 @@ pub enum FromDataPlane {
         /// Why.
         why: Condemned,
     },
-    /// I am shutting down: grant me nothing more, and let others own my functions. Said again on every new stream.
+    /// I am shutting down: grant me only what my waiting requests need, and let others own my functions. Said again on
+    /// every new stream.
     Draining,
     /// I live.
     Heartbeat,

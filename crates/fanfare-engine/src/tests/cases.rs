@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fanfare_types::{ExitCause, FromDataPlane, Hpa, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
+use fanfare_types::{ExitCause, Hpa, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
 
 use super::world::{D, E, F, FakePlane, G, N, World, spec};
 use crate::Event;
@@ -338,10 +338,9 @@ fn a_data_plane_that_shuts_down_is_granted_nothing_more() {
     let mut world = World::small(10, 1, Scaling::default());
     world.arrive(D, F, 2);
     world.start_all();
-    world.say(D, FromDataPlane::Draining);
+    world.drain(D);
     world.settle();
     world.finish(D, 2);
-    world.release_all(D);
     world.settle();
     assert!(world.planes[&D].held.is_empty());
     world.add_plane(E);

@@ -50,10 +50,15 @@ pub(super) struct Held {
 pub(super) struct FakePlane {
     pub(super) connected: bool,
     pub(super) incarnation: u64,
+    /// It has been told once what there is.
+    synced: bool,
+    pub(super) draining: bool,
     pub(super) held: BTreeMap<SandboxId, Held>,
     pub(super) condemned: BTreeSet<SandboxId>,
     pub(super) queued: BTreeMap<FunctionId, u32>,
     pub(super) routes: BTreeMap<FunctionId, u32>,
+    /// Functions that this stream has named.
+    named: BTreeSet<FunctionId>,
     pub(super) owners: BTreeMap<FunctionId, DataPlaneId>,
     retire: BTreeMap<FunctionId, u32>,
     yields: BTreeMap<FunctionId, u32>,
@@ -190,6 +195,10 @@ impl World {
         plane.connected = true;
         plane.to.clear();
         plane.from.clear();
+        plane.named.clear();
+        plane.retire.clear();
+        plane.yields.clear();
+        plane.held.values_mut().for_each(|held| held.revoke = 0);
         let leases = plane.held.iter().filter(|(_, h)| h.slots > 0);
         let hello = DataPlaneHello {
             name: id.to_string().into(),
@@ -200,6 +209,13 @@ impl World {
             condemned: plane.condemned.iter().copied().collect(),
         };
         self.step(Event::DataPlaneConnected { data_plane: id, hello });
+        if self.planes[&id].draining {
+            self.say(id, FromDataPlane::Draining);
+        }
+        let waiting: Vec<FunctionId> = self.planes[&id].queued.keys().copied().collect();
+        for function in waiting {
+            self.say_demand(id, function);
+        }
     }
 
     /// The process dies and another one of its name connects; its requests go on running where they are.
@@ -215,13 +231,19 @@ impl World {
         let mut config = EngineConfig::new(Epoch(self.epoch));
         config.known_data_planes = self.planes.keys().copied().collect();
         self.engine = Engine::new(config);
+        self.nodes.values_mut().for_each(|node| node.connected = false);
+        self.planes.values_mut().for_each(|plane| plane.connected = false);
         for (function, number, spec) in functions {
             self.set_function(*function, *number, spec.clone());
         }
     }
 
     pub(super) fn arrive(&mut self, plane: DataPlaneId, function: FunctionId, count: u32) {
-        *self.planes.get_mut(&plane).unwrap().queued.entry(function).or_default() += count;
+        let there = self.planes.get_mut(&plane).unwrap();
+        if there.synced && !there.routes.contains_key(&function) {
+            return;
+        }
+        *there.queued.entry(function).or_default() += count;
         self.dispatch(plane);
         self.say_demand(plane, function);
     }
@@ -256,10 +278,12 @@ impl World {
         self.planes.get_mut(&id).unwrap().from.push_back(message);
     }
 
-    /// Gives every free slot back, as a data plane does that shuts down.
-    pub(super) fn release_all(&mut self, id: DataPlaneId) {
-        for held in self.planes.get_mut(&id).unwrap().held.values_mut() {
-            held.revoke = u32::MAX;
+    /// A data plane begins to shut down: it gives back what no request of its own waits for.
+    pub(super) fn drain(&mut self, id: DataPlaneId) {
+        let plane = self.planes.get_mut(&id).unwrap();
+        plane.draining = true;
+        if plane.connected {
+            self.say(id, FromDataPlane::Draining);
         }
         self.give_back(id);
     }
@@ -324,10 +348,13 @@ impl World {
             }
         }
         for (sandbox, held) in &mut plane.held {
-            let give = held.slots.saturating_sub(held.in_flight).min(held.revoke);
+            let unneeded = plane.draining && plane.queued.get(&held.function).copied().unwrap_or(0) == 0;
+            let wanted = if unneeded { u32::MAX } else { held.revoke };
+            let give = held.slots.saturating_sub(held.in_flight).min(wanted);
             if give > 0 {
                 held.slots -= give;
-                held.revoke = if held.revoke == u32::MAX { u32::MAX } else { held.revoke - give };
+                held.revoke =
+                    if held.revoke == u32::MAX { u32::MAX } else { held.revoke.saturating_sub(give) };
                 released.push((*sandbox, give, false));
             }
         }
@@ -439,7 +466,7 @@ impl World {
         let mut steps = 0;
         while self.deliver_one(0) {
             steps += 1;
-            assert!(steps < 1_000_000, "messages without end");
+            assert!(steps < 20_000, "messages without end");
         }
     }
 
@@ -462,6 +489,12 @@ impl World {
             }
             ToNode::Stop { sandbox, mode } => {
                 let begun = node.sandboxes.get(&sandbox).is_some_and(|s| s.ready);
+                let waited_for: u32 =
+                    self.planes.values().filter_map(|p| p.held.get(&sandbox)).map(|h| h.in_flight).sum();
+                assert!(
+                    mode != StopMode::Graceful || waited_for == 0,
+                    "{sandbox} is stopped with {waited_for} in it"
+                );
                 if mode == StopMode::IfNotBegun && begun {
                     return;
                 }
@@ -537,17 +570,23 @@ impl World {
         let plane = self.planes.get_mut(&id).unwrap();
         match message {
             ToDataPlane::Functions(routes) => {
+                plane.named.extend(routes.iter().map(|r| r.id));
                 plane.routes.extend(routes.into_iter().map(|r| (r.id, r.revision)));
             }
             ToDataPlane::FunctionRemoved(function) => {
                 plane.routes.remove(&function);
                 plane.queued.remove(&function);
             }
+            ToDataPlane::Grant { function, sandbox, slots, .. } if !plane.routes.contains_key(&function) => {
+                self.say(id, FromDataPlane::Released { sandbox, slots, retired: true });
+                return;
+            }
             ToDataPlane::Grant { function, sandbox, slots, .. } => {
                 let held = plane.held.entry(sandbox).or_insert(Held { function, ..Held::default() });
                 held.slots += slots;
                 self.dispatch(id);
                 self.say_demand(id, function);
+                self.give_back(id);
                 return;
             }
             ToDataPlane::Revoke { sandbox, slots } => {
@@ -580,7 +619,12 @@ impl World {
                     };
                 }
             }
-            ToDataPlane::Welcome { .. } | ToDataPlane::Synced | ToDataPlane::Peers(_) => {}
+            ToDataPlane::Synced => {
+                plane.synced = true;
+                plane.routes.retain(|function, _| plane.named.contains(function));
+                plane.queued.retain(|function, _| plane.named.contains(function));
+            }
+            ToDataPlane::Welcome { .. } | ToDataPlane::Peers(_) => {}
         }
         self.give_back(id);
     }

@@ -1,0 +1,109 @@
+//! Single faults: what random ones found, and what they cannot reach.
+
+use std::time::Duration;
+
+use fanfare_types::Scaling;
+
+use super::world::{D, E, F, N, World, spec};
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_data_plane_that_shuts_down_gets_what_its_waiting_requests_need() {
+    let mut world = World::small(10, 2, Scaling::default());
+    world.arrive(D, F, 1);
+    world.settle();
+    world.drain(D);
+    world.start_all();
+    world.finish(D, 1);
+    world.settle();
+    assert_eq!(world.served, 1, "it was cold when the shutdown began");
+    assert!(world.planes[&D].held.is_empty(), "and nothing stays there");
+}
+
+#[test]
+fn nobody_yields_slots_that_are_not_granted_to_whom_they_are_for() {
+    let mut world = World::small(2, 1, Scaling { max: 2, ..Scaling::default() });
+    world.add_plane(E);
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.finish(D, 2);
+    world.drain(E);
+    world.arrive(E, F, 2);
+    world.start_all();
+    world.finish(E, 2);
+    world.settle();
+    assert_eq!(world.served, 4);
+    assert!(world.planes[&E].held.is_empty());
+}
+
+#[test]
+fn a_new_leader_stops_no_sandbox_whose_holder_has_not_spoken_yet() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 1);
+    world.start_all();
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.start_all();
+    let old = *world.nodes[&N].sandboxes.first_key_value().unwrap().0;
+    world.restart_engine(&[(F, 2, spec("f", 1, Scaling::default()))]);
+    world.connect_node(N);
+    world.settle();
+    assert!(world.nodes[&N].sandboxes.contains_key(&old), "a request of the earlier revision runs in it");
+    world.connect_plane(D);
+    world.pass(secs(5));
+    assert!(world.nodes[&N].sandboxes.contains_key(&old));
+    world.finish(D, 1);
+    world.start_all();
+    assert_eq!(world.served, 1);
+    assert!(!world.nodes[&N].sandboxes.contains_key(&old), "it goes with its request");
+}
+
+#[test]
+fn a_broken_update_leaves_the_old_revision_serving_under_a_new_leader() {
+    // More slots than the new revision has: how many the old one had is not kept.
+    let mut world = World::small(10, 4, Scaling::default());
+    world.arrive(D, F, 4);
+    world.start_all();
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.settle();
+    while world.start_one(N, 0, false) {}
+    world.settle();
+    world.restart_engine(&[(F, 2, spec("f", 1, Scaling::default()))]);
+    world.connect_node(N);
+    world.connect_plane(D);
+    for _ in 0..20 {
+        world.settle();
+        while world.start_one(N, 0, false) {}
+        world.finish(D, 4);
+        world.jump(secs(1));
+        world.arrive(D, F, 4);
+    }
+    world.settle();
+    world.finish(D, 4);
+    assert_eq!((world.served, world.refused.len()), (84, 0));
+    assert_eq!(world.engine.function_status(F).unwrap().ready_of_old_revisions, 1);
+}
+
+#[test]
+fn who_condemned_a_sandbox_hears_its_end_also_after_a_new_stream() {
+    for new_leader in [false, true] {
+        let mut world = World::small(10, 1, Scaling::default());
+        world.arrive(D, F, 1);
+        world.start_all();
+        let condemned = *world.nodes[&N].sandboxes.first_key_value().unwrap().0;
+        world.time_out(D);
+        if new_leader {
+            world.restart_engine(&[(F, 1, spec("f", 1, Scaling::default()))]);
+            world.connect_node(N);
+        }
+        world.connect_plane(D);
+        world.settle();
+        assert!(!world.nodes[&N].sandboxes.contains_key(&condemned));
+        assert!(
+            world.planes[&D].condemned.is_empty(),
+            "it keeps what it condemned until it hears: {new_leader}"
+        );
+    }
+}
