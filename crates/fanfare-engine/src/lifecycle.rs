@@ -15,7 +15,7 @@ use fanfare_types::{
 use crate::Command;
 use crate::engine::{Engine, Timer};
 use crate::function::LastFailure;
-use crate::sandbox::Phase;
+use crate::sandbox::{Phase, Sandbox};
 
 /// Beyond the function's start timeout, which the node enforces, until this side gives a creation up.
 pub(crate) const START_OVERDUE_MARGIN: Duration = Duration::from_secs(5);
@@ -212,9 +212,11 @@ impl Engine {
         active.sandboxes.iter().filter(old).copied().collect()
     }
 
-    /// Stops a retiring sandbox all of whose slots are back.
+    /// Stops a retiring sandbox all of whose slots are back. Of a quarantined one that is not known: whoever holds the
+    /// rest may not have spoken yet.
     pub(crate) fn stop_if_returned(&mut self, now: Timestamp, id: SandboxId, out: &mut Vec<Command>) {
-        if self.sandboxes.get(&id).is_some_and(|s| s.phase == Phase::Retiring && s.leased() == 0) {
+        let returned = |s: &Sandbox| s.phase == Phase::Retiring && s.leased() == 0 && !s.quarantined;
+        if self.sandboxes.get(&id).is_some_and(returned) {
             self.stop(now, id, StopMode::Graceful, out);
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fanfare_types::limits::CONCURRENCY_MAX;
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, ExitCause, FunctionId, GoneCause, NodeHello, NodeId, Resources, SandboxId,
     SandboxRecord, ScalingPolicy, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
@@ -13,6 +14,7 @@ use fanfare_types::{
 
 use crate::Command;
 use crate::engine::{DataPlane, Engine};
+use crate::function::Function;
 use crate::nodes::Node;
 use crate::sandbox::{Phase, Sandbox};
 
@@ -103,13 +105,18 @@ impl Engine {
         let claim = self.claims.remove(&record.sandbox).unwrap_or_default();
         let claimed: u32 = claim.leases.iter().map(|(_, slots)| slots).sum();
         let function = self.functions.get(&record.revision.function).filter(|f| !f.removed);
+        // How many slots one of an earlier revision had is not known any more; it is granted none that nobody claims.
+        let concurrency = |f: &Function| {
+            let current = f.revision == record.revision.number;
+            if current { f.spec.sizing.concurrency } else { CONCURRENCY_MAX }
+        };
         let function = function.filter(|f| {
             first
                 && self.recovering
                 && record.endpoint.is_some()
                 && record.sandbox.epoch() < self.config.epoch
                 && !claim.condemned
-                && claimed <= f.spec.sizing.concurrency
+                && claimed <= concurrency(f)
         });
         let Some(function) = function else {
             let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
@@ -122,6 +129,7 @@ impl Engine {
         };
         let spec = function.spec.clone();
         let current = function.revision == record.revision.number;
+        let concurrency = concurrency(function);
         let request = spec.sizing.request;
         self.ledger.reserve(node, request);
         let sandbox = Sandbox {
@@ -130,7 +138,7 @@ impl Engine {
             phase: Phase::Ready,
             quarantined: true,
             for_demand: false,
-            concurrency: spec.sizing.concurrency,
+            concurrency,
             request,
             ordered_at: now,
             ready_at: now,
@@ -150,15 +158,14 @@ impl Engine {
         if let Some(function) = self.functions.get_mut(&record.revision.function) {
             let active = function.active_mut();
             active.hold_until = now + hold;
-            active.desired = active.desired.max(active.counts.ready);
-            let found = active.counts.ready;
+            // One of an earlier revision serves until the update that it outlived is through.
+            let found = active.counts.ready + active.old_ready;
+            active.desired = active.desired.max(found.min(spec.scaling.max));
             active.autoscaler.adopt(now, found);
         }
         self.wake(now, record.revision.function);
         if current {
             self.tell_revision(node, record.revision, &spec, out);
-        } else {
-            self.retire(now, record.sandbox, out);
         }
     }
 
@@ -283,10 +290,16 @@ impl Engine {
         id: SandboxId,
         out: &mut Vec<Command>,
     ) {
-        if self.sandboxes.contains_key(&id) {
+        // Without a slot it is still to be told of the end.
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            if sandbox.leases.iter().all(|(holder, _)| *holder != data_plane) {
+                sandbox.lease(data_plane, 0);
+            }
             self.condemned(now, id, out);
         } else if self.recovering && id.epoch() < self.config.epoch {
-            self.claims.entry(id).or_default().condemned = true;
+            let claim = self.claims.entry(id).or_default();
+            claim.condemned = true;
+            claim.leases.push((data_plane, 0));
         } else {
             let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
             self.tell_data_plane(data_plane, ToDataPlane::Gone { sandbox: id, cause }, out);

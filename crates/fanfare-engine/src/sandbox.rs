@@ -41,6 +41,7 @@ pub(crate) struct Sandbox {
     pub(crate) stages: Option<Box<Stages>>,
     /// Last reported CPU use, in thousandths.
     pub(crate) cpu_milli: f32,
+    /// Slots by data plane. One that condemned the sandbox may be here without any, to be told of the end.
     pub(crate) leases: SmallVec<[(DataPlaneId, u32); 1]>,
 }
 

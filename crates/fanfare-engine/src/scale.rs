@@ -250,13 +250,14 @@ impl Engine {
     fn follow_autoscaler(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
         let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
         let (ready, desired) = (active.counts.ready, active.desired);
-        if desired == 0 && active.old_ready > 0 && active.totals().queued == 0 {
+        let held = now < active.hold_until;
+        if desired == 0 && active.old_ready > 0 && active.totals().queued == 0 && !held {
             self.retire_old_revisions(now, id, out);
         }
         let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
         if desired > active.coming_or_ready() || active.totals().queued > 0 {
             self.pursue(now, id, Duration::ZERO, out);
-        } else if desired < ready && now >= active.hold_until {
+        } else if desired < ready && !held {
             self.say_retire_again(id);
             self.ask_retire(now, id, ready - desired, out);
         } else {
