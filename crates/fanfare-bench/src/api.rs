@@ -13,50 +13,51 @@ use crate::socket::Target;
 /// Functions in one page of a list.
 const PAGE: usize = 1_000;
 
-/// One control API.
+/// One control API. Each call has a connection of its own: between two, a server may close an idle one.
 #[derive(Debug)]
 pub(crate) struct Api {
-    caller: Caller,
+    target: Target,
 }
 
 impl Api {
-    pub(crate) fn connect(target: Target) -> Result<Api> {
-        Ok(Api { caller: Caller::connect(target)? })
+    pub(crate) fn new(target: Target) -> Api {
+        Api { target }
     }
 
     /// Uploads code.
-    pub(crate) fn upload(&mut self, package: &Package) -> Result<()> {
+    pub(crate) fn upload(&self, package: &Package) -> Result<()> {
         let path = format!("/v1/blobs/{}", package.digest);
         self.ask(&request("PUT", &path, "application/x-tar", &package.archive)).map(|_| ())
     }
 
     /// Registers a function.
-    pub(crate) fn deploy(&mut self, document: &FunctionDocument) -> Result<()> {
+    pub(crate) fn deploy(&self, document: &FunctionDocument) -> Result<()> {
         self.ask(&registration(document)?).map(|_| ())
     }
 
     /// Has a node make everything of a function ready but its sandboxes.
-    pub(crate) fn prepare(&mut self, name: &str) -> Result<()> {
+    pub(crate) fn prepare(&self, name: &str) -> Result<()> {
         self.ask(&request("POST", &format!("/v1/functions/{name}/prepare"), "", b"")).map(|_| ())
     }
 
-    pub(crate) fn status(&mut self) -> Result<ClusterStatusDocument> {
+    pub(crate) fn status(&self) -> Result<ClusterStatusDocument> {
         self.json("/v1/status")
     }
 
     /// Sandboxes of the first thousand functions.
-    pub(crate) fn sandboxes(&mut self) -> Result<Vec<(String, SandboxCounts)>> {
+    pub(crate) fn sandboxes(&self) -> Result<Vec<(String, SandboxCounts)>> {
         let page: FunctionListDocument = self.json(&format!("/v1/functions?limit={PAGE}"))?;
         Ok(page.functions.into_iter().map(|function| (function.name, function.sandboxes)).collect())
     }
 
-    fn json<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {
+    fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let body = self.ask(&get(path))?;
         serde_json::from_slice(&body).context(format!("the answer of {path}"))
     }
 
-    fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>> {
-        let (_, answer) = self.caller.call(request)?;
+    fn ask(&self, request: &[u8]) -> Result<Vec<u8>> {
+        let mut caller = Caller::connect(self.target.clone())?;
+        let (_, answer) = caller.call(request)?;
         match answer.status {
             200..=299 => Ok(answer.body.to_vec()),
             status => {

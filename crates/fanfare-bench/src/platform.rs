@@ -106,7 +106,7 @@ impl Platform {
             Some((address(&text, "functions")?, address(&text, "control API")?))
         })?;
         let (functions, api_target) = (Target::Tcp(functions), Target::Tcp(api_target));
-        let mut api = Api::connect(api_target.clone())?;
+        let api = Api::new(api_target.clone());
         daemon.until("a node and a data plane", START_TIMEOUT, || {
             let status = api.status().ok()?;
             let node = status.nodes.iter().any(|node| node.connected);
@@ -142,7 +142,7 @@ impl Platform {
 
     /// Waits until the sandboxes of every function are as wanted.
     pub(crate) fn until(&mut self, what: &str, wanted: impl Fn(&str, SandboxCounts) -> bool) -> Result<()> {
-        let api = &mut self.api;
+        let api = &self.api;
         self.daemon.until(what, IDLE_TIMEOUT, || match api.sandboxes() {
             Ok(all) => all.iter().all(|(name, counts)| wanted(name, *counts)).then_some(Ok(())),
             Err(error) => Some(Err(error)),
@@ -156,7 +156,7 @@ impl Platform {
 
     /// Waits until there is no function and no sandbox.
     pub(crate) fn until_empty(&mut self) -> Result<()> {
-        let api = &mut self.api;
+        let api = &self.api;
         self.daemon.until("every sandbox is gone", IDLE_TIMEOUT, || match api.status() {
             Ok(status) => {
                 let on_nodes: u32 = status.nodes.iter().map(|node| node.sandboxes).sum();
