@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use fanfare_types::FunctionName;
 
+use crate::complete::function_names;
 use crate::printer::Output;
 use crate::settings::SettingsArgs;
 
@@ -34,6 +35,9 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
+/// Where the control API is, unless told otherwise.
+pub(crate) const DEFAULT_API: &str = "http://127.0.0.1:9091";
+
 /// For every command.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct GlobalArgs {
@@ -42,7 +46,7 @@ pub(crate) struct GlobalArgs {
         long,
         global = true,
         env = "FANFARE_API",
-        default_value = "http://127.0.0.1:9091",
+        default_value = DEFAULT_API,
         value_name = "URL",
         help_heading = "Global options"
     )]
@@ -153,7 +157,7 @@ Examples:
 Exit codes: 0 answered, 1 function error, 2 usage, 3 platform error, 4 not found, 5 timeout")]
 pub(crate) struct InvokeArgs {
     /// The function.
-    #[arg(value_parser = function_name)]
+    #[arg(value_parser = function_name, add = function_names())]
     pub(crate) name: FunctionName,
     /// The body: text, @FILE, or - for standard input.
     #[arg(short, long, allow_hyphen_values = true)]
@@ -200,7 +204,7 @@ Examples:
   fanfare describe hello -o json")]
 pub(crate) struct DescribeArgs {
     /// The function.
-    #[arg(value_parser = function_name)]
+    #[arg(value_parser = function_name, add = function_names())]
     pub(crate) name: FunctionName,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -214,7 +218,7 @@ Examples:
   fanfare update hello --min 1 --max 50 --env MODE=fast --unset-env DEBUG")]
 pub(crate) struct UpdateArgs {
     /// The function.
-    #[arg(value_parser = function_name)]
+    #[arg(value_parser = function_name, add = function_names())]
     pub(crate) name: FunctionName,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs,
@@ -233,7 +237,7 @@ Examples:
 )]
 pub(crate) struct DeleteArgs {
     /// The functions.
-    #[arg(required = true, value_parser = function_name)]
+    #[arg(required = true, value_parser = function_name, add = function_names())]
     pub(crate) names: Vec<FunctionName>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -247,7 +251,7 @@ Examples:
   fanfare logs -f --tail 10 hello")]
 pub(crate) struct LogsArgs {
     /// The function.
-    #[arg(value_parser = function_name)]
+    #[arg(value_parser = function_name, add = function_names())]
     pub(crate) name: FunctionName,
     /// Go on until interrupted.
     #[arg(short, long)]
@@ -266,7 +270,7 @@ pub(crate) struct StatusArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Print a completion script for a shell.
+/// Print a completion script for a shell; it also offers the names of functions.
 #[derive(ClapArgs, Debug)]
 #[command(before_help = "\
 Examples:

@@ -73,6 +73,16 @@ impl Client {
         }
     }
 
+    /// Names that begin with `prefix`, one page of them.
+    pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
+        // Names come in order, after a given one: the place just before the prefix is that of all but its last letter.
+        let before = prefix.char_indices().next_back().map_or("", |(end, _)| &prefix[..end]);
+        let after =
+            if FunctionName::new(before).is_ok() { format!("&after={before}") } else { String::new() };
+        let page: FunctionListDocument = self.get(&format!("/v1/functions?limit={PAGE}{after}")).await?;
+        Ok(page.functions.into_iter().map(|f| f.name).filter(|name| name.starts_with(prefix)).collect())
+    }
+
     pub(crate) async fn put_function(&self, document: &FunctionDocument) -> Result<DeployResult, Failure> {
         let body = serde_json::to_vec(document)
             .map_err(|e| Failure::usage(format!("the function cannot be written as JSON: {e}")))?;

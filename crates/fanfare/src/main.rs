@@ -3,6 +3,7 @@
 mod args;
 mod client;
 mod commands;
+mod complete;
 mod descriptors;
 mod detect;
 mod dirs;
@@ -21,7 +22,8 @@ mod suggest;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use fanfare_sandbox_process::{LAUNCHER_ARGUMENT, launcher_main};
 
 #[global_allocator]
@@ -32,5 +34,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == LAUNCHER_ARGUMENT) {
         launcher_main();
     }
+    // A shell that completes a line asks so, and is answered here.
+    CompleteEnv::with_factory(args::Args::command).var(complete::VARIABLE).complete();
     commands::run(args::Args::parse())
 }

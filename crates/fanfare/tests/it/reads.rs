@@ -134,6 +134,22 @@ async fn help_begins_with_examples_and_usage_errors_are_2() {
     for shell in ["bash", "zsh", "fish"] {
         let run = fanfare("http://127.0.0.1:1", &["completions", shell]).await;
         assert_eq!(run.code, 0);
-        assert!(run.stdout.contains("describe"), "{shell}");
+        assert!(run.stdout.contains("FANFARE_COMPLETE"), "{shell}: {}", run.stdout);
     }
+}
+
+#[tokio::test]
+async fn a_line_being_typed_is_completed_with_verbs_and_names() {
+    let double = Double::start().await.with_function("hello").with_function("hello-2").with_function("other");
+    let complete = async |api: &str, words: &[&str]| {
+        let mut args = vec!["--", "fanfare"];
+        args.extend(words);
+        let output = command(api, &args).env("FANFARE_COMPLETE", "fish").output().await.unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(complete(&double.api, &["desc"]).await, ["describe"]);
+    assert_eq!(complete(&double.api, &["logs", "he"]).await, ["hello", "hello-2"]);
+    assert_eq!(complete(&double.api, &["delete", "o"]).await, ["other"]);
+    assert_eq!(complete("http://127.0.0.1:1", &["logs", "he"]).await, Vec::<String>::new());
 }

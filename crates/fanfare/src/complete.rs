@@ -1,0 +1,33 @@
+//! What a shell offers while a line is typed, beyond what the grammar says.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use tokio::runtime::Builder;
+
+use crate::args::DEFAULT_API;
+use crate::client::Client;
+use crate::printer::Printer;
+
+/// The variable by which a shell's script has this program complete a line.
+pub(crate) const VARIABLE: &str = "FANFARE_COMPLETE";
+/// Longest that a line being typed waits for names.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Names of registered functions.
+pub(crate) fn function_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let names = typed.to_str().and_then(ask).unwrap_or_default();
+        names.into_iter().map(CompletionCandidate::new).collect()
+    })
+}
+
+/// Asks the control API that the environment names; `None` where nobody answers in time: nothing is offered then.
+fn ask(typed: &str) -> Option<Vec<String>> {
+    let api = std::env::var("FANFARE_API").unwrap_or_else(|_| DEFAULT_API.to_owned());
+    let client = Client::new(&api, Printer::new(true, false)).ok()?;
+    let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+    let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, client.names(typed)).await });
+    names.ok()?.ok()
+}
