@@ -73,14 +73,23 @@ impl Client {
         }
     }
 
-    /// Names that begin with `prefix`, one page of them.
+    /// Names that begin with `prefix`, about a page of them at most.
     pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
-        // Names come in order, after a given one: the place just before the prefix is that of all but its last letter.
+        let mut names = Vec::new();
+        // Names come in order, after a given one: all but the last letter of the prefix is before all that have it.
         let before = prefix.char_indices().next_back().map_or("", |(end, _)| &prefix[..end]);
-        let after =
-            if FunctionName::new(before).is_ok() { format!("&after={before}") } else { String::new() };
-        let page: FunctionListDocument = self.get(&format!("/v1/functions?limit={PAGE}{after}")).await?;
-        Ok(page.functions.into_iter().map(|f| f.name).filter(|name| name.starts_with(prefix)).collect())
+        let mut after = FunctionName::new(before).map(|name| name.to_string()).ok();
+        loop {
+            let after_which = after.map(|name| format!("&after={name}")).unwrap_or_default();
+            let path = format!("/v1/functions?limit={PAGE}{after_which}");
+            let page: FunctionListDocument = self.get(&path).await?;
+            let passed = page.functions.iter().any(|f| *f.name > *prefix && !f.name.starts_with(prefix));
+            names.extend(page.functions.into_iter().map(|f| f.name).filter(|name| name.starts_with(prefix)));
+            match page.next {
+                Some(next) if !passed && names.len() < PAGE => after = Some(next),
+                _ => return Ok(names),
+            }
+        }
     }
 
     pub(crate) async fn put_function(&self, document: &FunctionDocument) -> Result<DeployResult, Failure> {
