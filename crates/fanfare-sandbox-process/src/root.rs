@@ -264,6 +264,10 @@ impl<'a> Layout<'a> {
         rustix::process::chdir(self.root)?;
         // Both at the same place: the old root ends up mounted over the new one, and is then detached.
         rustix::process::pivot_root(".", ".")?;
+        // Directories that the launcher shares with templates are among it, and to unmount a shared one here would
+        // unmount it everywhere.
+        let alone = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        rustix::mount::mount_change(".", alone)?;
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")
     }
