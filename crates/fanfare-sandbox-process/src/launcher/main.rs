@@ -1,10 +1,11 @@
 //! The launcher's life: set up, then one request at a time.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::net::{RecvFlags, SendFlags};
@@ -181,16 +182,21 @@ impl Launcher {
 
     fn mount_tmp(&self, mount: &TmpMount) -> io::Result<()> {
         let path = Path::new(&mount.path);
-        std::fs::create_dir_all(path)?;
-        root::mount_tmp(path, mount.bytes, mount.uid)?;
-        let propagation =
-            if mount.shared { MountPropagationFlags::SHARED } else { MountPropagationFlags::PRIVATE };
-        rustix::mount::mount_change(path, propagation)?;
+        // A child's directory is made in its template's, where user code may put links and exchange what is there:
+        // it must be new, and is mounted on by descriptor, which nothing can lead elsewhere.
+        std::fs::create_dir(path)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        let here = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        root::mount_tmp(&here, mount.bytes, mount.uid)?;
+        if mount.shared {
+            rustix::mount::mount_change(path, MountPropagationFlags::SHARED)?;
+        }
         Ok(())
     }
 
     fn unmount_tmp(&self, path: &Path) -> io::Result<()> {
-        rustix::mount::unmount(path, UnmountFlags::DETACH)?;
+        rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
         std::fs::remove_dir(path)
     }
 

@@ -10,6 +10,7 @@
     reason = "all of this is a test, which clippy does not see without the standard harness"
 )]
 
+mod attacks;
 mod conformance;
 mod daemon;
 mod deaths;
@@ -50,6 +51,7 @@ fn main() {
     let all = [
         user::CASES,
         isolation::CASES,
+        attacks::CASES,
         limits::CASES,
         starting::CASES,
         handlers::CASES,

@@ -1,0 +1,66 @@
+//! What user code may try against the daemon, the launcher and its neighbours.
+
+use fanfare_types::{Contract, RevisionSpec};
+
+use crate::cases;
+use crate::support::{Lab, ask, block_on, id, revision};
+
+cases![
+    links_in_a_templates_directory_lead_nowhere,
+    temporary_directories_survive_other_starts,
+];
+
+/// Executes what it is sent.
+const EVAL: &str = r#"
+def handler(event, context):
+    scope = {}
+    exec(event, scope)
+    return str(scope["out"])
+"#;
+
+fn python(lab: &Lab, function: u32, text: &str) -> RevisionSpec {
+    let code = Some(lab.codes.add(lab.dir.path(), &[("f.py", text)]));
+    revision(function, code, Contract::Python { file: "f.py".into(), handler: "handler".into() })
+}
+
+async fn eval(endpoint: &str, code: &str) -> String {
+    let (status, body) = ask(endpoint, code).await.unwrap();
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+/// The launcher mounts a directory for each child below one that user code may write.
+fn links_in_a_templates_directory_lead_nowhere() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, EVAL);
+        let first = lab.create(1, &spec).await.unwrap().endpoint;
+        // From the template's directory into the root that every later sandbox starts from: nothing is mounted there,
+        // nor, when the start has failed, unmounted.
+        for (n, target) in [(2, "etc"), (3, "usr")] {
+            let link = format!("import os; os.symlink('../../root/{target}', '/tmp/{}'); out = 1", id(n));
+            eval(&first, &link).await;
+            assert!(lab.create(n, &spec).await.is_err(), "its directory is taken");
+        }
+        let other = lab.create(4, &lab.probe(2)).await.unwrap();
+        let etc = lab.run(4, &other, "import os; print(os.path.exists('/etc/passwd'))").await;
+        assert_eq!(etc, "True");
+        lab.close().await;
+    });
+}
+
+/// A sandbox that starts lets go of all it does not need, and of nothing that others have.
+fn temporary_directories_survive_other_starts() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, EVAL);
+        let first = lab.create(1, &spec).await.unwrap().endpoint;
+        let write = "import os; open(os.environ['TMPDIR'] + '/mine', 'w').write('x'); out = os.listdir(os.environ['TMPDIR'])";
+        assert_eq!(eval(&first, write).await, "['mine']");
+        lab.create(2, &lab.probe(2)).await.unwrap();
+        lab.create(3, &python(&lab, 3, EVAL)).await.unwrap();
+        let list = "import os; out = os.listdir(os.environ['TMPDIR'])";
+        assert_eq!(eval(&first, list).await, "['mine']");
+        lab.close().await;
+    });
+}
