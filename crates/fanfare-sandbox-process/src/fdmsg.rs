@@ -9,6 +9,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use crate::sys;
+
 /// Descriptors in one packet.
 pub(crate) const FDS_MAX: usize = 16;
 
@@ -26,6 +28,25 @@ pub(crate) struct Packet {
 /// A connected pair of sockets that keep packets apart, closed on exec.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A connected pair whose second end goes to user code; the first one does not block.
+///
+/// Whoever closes the last copy of a descriptor does so for as long as its maker likes (a lingering socket: for years),
+/// so none are taken from user code where the kernel can refuse them. Where it cannot, the filter of system calls
+/// keeps sockets from lingering.
+pub(crate) fn pair_with_user_code() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = pair()?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    match sys::refuse_descriptors(ours.as_fd()) {
+        Err(e) if e.raw_os_error() != Some(libc::ENOPROTOOPT) => Err(e),
+        _ => Ok((ours, theirs)),
+    }
+}
+
+/// Whether this kernel refuses descriptors where it is told to.
+pub(crate) fn descriptors_are_refused() -> bool {
+    pair().is_ok_and(|(ours, _)| sys::refuse_descriptors(ours.as_fd()).is_ok())
 }
 
 /// Sends one packet.

@@ -63,8 +63,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// Makes a gate and the sandbox's end of it.
     pub(crate) fn new() -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = fdmsg::pair()?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
+        let (ours, theirs) = fdmsg::pair_with_user_code()?;
         rustix::net::sockopt::set_socket_passcred(&ours, true)?;
         Ok((Gate { socket: sys::async_fd(ours, Interest::READABLE)? }, theirs))
     }

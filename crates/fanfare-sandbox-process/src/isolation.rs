@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::cgroup::{CgroupVersion, Cgroups};
+use crate::fdmsg;
 use crate::launcher::protocol::Powers;
 
 /// One promise of isolation.
@@ -44,6 +45,16 @@ impl Isolation {
             on("network", "a loopback interface only"),
             on("capabilities", "none, none to gain, no new privileges"),
             on("system calls", "an allow-list; others fail with EPERM"),
+            match fdmsg::descriptors_are_refused() {
+                true => on("descriptors", "none can be sent to the daemon"),
+                false => Mechanism {
+                    name: "descriptors",
+                    enforced: false,
+                    detail: "this kernel cannot refuse those sent to the daemon (Linux 6.16 can); instead sandboxes \
+                             may not make sockets linger"
+                        .to_owned(),
+                },
+            },
             match root {
                 true => on("user", "an unprivileged user per revision"),
                 false => Mechanism {

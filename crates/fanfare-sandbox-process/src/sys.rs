@@ -310,6 +310,26 @@ pub(crate) fn notification_answer(fd: BorrowedFd<'_>, id: u64, answer: Answer) -
     }
 }
 
+/// Has the kernel refuse descriptors that the other end of a unix socket sends; `ENOPROTOOPT` before Linux 6.16.
+pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
+    const SO_PASSRIGHTS: c_int = 83;
+    let no: c_int = 0;
+    // SAFETY: the kernel reads the four bytes of `no`.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            size_of::<c_int>() as libc::socklen_t,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Brings the loopback interface of the current network namespace up.
 pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: `ifreq` is plain data for which zero is valid; the name fits with its terminator; the kernel reads the

@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::WaitOptions;
 use rustix::thread::LinkNameSpaceType;
 
+use crate::fdmsg;
 use crate::launcher::netns::NetnsPool;
 use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, TmpMount};
 use crate::launcher::spawn;
@@ -111,7 +112,7 @@ impl Launcher {
         let powers = root::build(&root)?;
         let launcher = Launcher {
             pool: NetnsPool::new(config.netns_pool)?,
-            filters: Filters::new(),
+            filters: Filters::new(!fdmsg::descriptors_are_refused()),
             proof,
             run_dir,
             root,

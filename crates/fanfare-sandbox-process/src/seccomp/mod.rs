@@ -78,14 +78,11 @@ pub(crate) struct Filters {
 }
 
 impl Filters {
-    /// Compiles them.
-    pub(crate) fn new() -> Self {
+    /// Compiles them. `no_linger`: sockets may not be made to linger.
+    pub(crate) fn new(no_linger: bool) -> Self {
         let accept: Vec<i64> = [libc::SYS_listen].iter().chain(WAITS).copied().collect();
-        Filters {
-            plain: compile(&verdicts(&[])),
-            listen: compile(&verdicts(&[libc::SYS_listen])),
-            accept: compile(&verdicts(&accept)),
-        }
+        let compiled = |notify: &[i64]| compile(&verdicts(notify, no_linger));
+        Filters { plain: compiled(&[]), listen: compiled(&[libc::SYS_listen]), accept: compiled(&accept) }
     }
 
     /// The one that notifies of these calls.
@@ -99,7 +96,7 @@ impl Filters {
 }
 
 /// Verdicts of the calls that do not fail with `EPERM`, in the order of their numbers.
-fn verdicts(notify: &[i64]) -> BTreeMap<u32, Verdict> {
+fn verdicts(notify: &[i64], no_linger: bool) -> BTreeMap<u32, Verdict> {
     let number = |call: &i64| u32::try_from(*call).unwrap_or(u32::MAX);
     let mut all: BTreeMap<u32, Verdict> =
         ALLOWED.iter().chain(ALLOWED_HERE).map(|call| (number(call), Verdict::Allow)).collect();
@@ -119,6 +116,10 @@ fn verdicts(notify: &[i64]) -> BTreeMap<u32, Verdict> {
         (libc::SYS_personality, vec![vec![is(0, 0)], vec![is(0, u32::MAX)]]),
     ];
     all.extend(conditional.into_iter().map(|(call, checks)| (number(&call), Verdict::AllowIf(checks))));
+    if no_linger {
+        let others = vec![vec![is_not(1, libc::SOL_SOCKET as u32)], vec![is_not(2, libc::SO_LINGER as u32)]];
+        all.insert(number(&libc::SYS_setsockopt), Verdict::AllowIf(others));
+    }
     all.insert(number(&libc::SYS_clone3), Verdict::Fail(libc::ENOSYS));
     all.extend(notify.iter().map(|call| (number(call), Verdict::Notify)));
     all
@@ -240,7 +241,7 @@ mod tests {
         const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
         const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
         const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
-        let filters = Filters::new();
+        let filters = Filters::new(true);
         let thread = (libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_THREAD) as u64;
         let route = libc::NETLINK_ROUTE as u64;
         let cases: &[(i64, [u64; 6], u32)] = &[
@@ -267,6 +268,9 @@ mod tests {
             (libc::SYS_socket, [libc::AF_VSOCK as u64, 1, 0, 0, 0, 0], EPERM),
             (libc::SYS_ioctl, [0, libc::TIOCSTI, 0, 0, 0, 0], EPERM),
             (libc::SYS_ioctl, [0, libc::FIONBIO, 0, 0, 0, 0], ALLOW),
+            (libc::SYS_setsockopt, [3, libc::SOL_SOCKET as u64, libc::SO_REUSEADDR as u64, 0, 0, 0], ALLOW),
+            (libc::SYS_setsockopt, [3, libc::IPPROTO_TCP as u64, libc::SO_LINGER as u64, 0, 0, 0], ALLOW),
+            (libc::SYS_setsockopt, [3, libc::SOL_SOCKET as u64, libc::SO_LINGER as u64, 0, 0, 0], EPERM),
             (libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0, 0], ALLOW),
             (libc::SYS_personality, [0x0004_0000, 0, 0, 0, 0, 0], EPERM),
             (1_000, [0; 6], ENOSYS),

@@ -109,8 +109,7 @@ async fn import(
     parts.link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
     let (outputs, stdout, stderr) = Outputs::open(&parts.log).map_err(io("pipes"))?;
     parts.outputs = Some(outputs);
-    let (control, theirs) = fdmsg::pair().map_err(io("control"))?;
-    rustix::io::ioctl_fionbio(&control, true).map_err(|e| node_failure("control", e))?;
+    let (control, theirs) = fdmsg::pair_with_user_code().map_err(io("control"))?;
     let control = sys::async_fd(control, Interest::READABLE | Interest::WRITABLE).map_err(io("control"))?;
     let mut spec = base_spec(&parts.name, revision.uid);
     spec.argv = prepared.argv.clone();

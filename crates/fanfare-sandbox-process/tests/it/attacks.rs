@@ -1,5 +1,7 @@
 //! What user code may try against the daemon, the launcher and its neighbours.
 
+use std::time::Duration;
+
 use fanfare_types::{Contract, RevisionSpec};
 
 use crate::cases;
@@ -8,6 +10,7 @@ use crate::support::{Lab, ask, block_on, id, revision};
 cases![
     links_in_a_templates_directory_lead_nowhere,
     temporary_directories_survive_other_starts,
+    descriptors_cannot_be_sent_to_the_daemon,
 ];
 
 /// Executes what it is sent.
@@ -61,6 +64,44 @@ fn temporary_directories_survive_other_starts() {
         lab.create(3, &python(&lab, 3, EVAL)).await.unwrap();
         let list = "import os; out = os.listdir(os.environ['TMPDIR'])";
         assert_eq!(eval(&first, list).await, "['mine']");
+        lab.close().await;
+    });
+}
+
+/// Closing a descriptor can take as long as its maker likes.
+fn descriptors_cannot_be_sent_to_the_daemon() {
+    let text = r#"
+import socket, struct
+listener = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(listener.getsockname())
+far, _ = listener.accept()
+try:
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+except PermissionError:
+    pass
+near.setblocking(False)
+try:
+    while True: near.send(b"x" * 65536)
+except BlockingIOError: pass
+control = socket.socket(fileno=4)
+try:
+    socket.send_fds(control, [b'{"type":"imported","import_us":1}'], [near.fileno(), far.fileno()])
+except PermissionError:
+    pass
+control.detach()
+for s in (near, far, listener): s.close()
+def handler(event, context): return "ok"
+"#;
+    block_on(async {
+        let lab = Lab::new().await;
+        // More than there are threads to block.
+        for n in 1..=4 {
+            // Whether it starts is its own affair; that the daemon goes on is not.
+            let mut spec = python(&lab, n, text);
+            spec.timeouts.start = Duration::from_secs(1);
+            let create = tokio::time::timeout(Duration::from_secs(20), lab.create(u64::from(n), &spec));
+            assert!(create.await.is_ok(), "the daemon hangs");
+        }
         lab.close().await;
     });
 }
