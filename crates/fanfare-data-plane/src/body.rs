@@ -13,6 +13,7 @@ use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use smallvec::SmallVec;
 
+use crate::activity::UnderWay;
 use crate::core::Core;
 use crate::deadlines::Watched;
 use crate::lease::Lease;
@@ -41,7 +42,6 @@ pub(crate) struct Streaming {
     watched: Rc<Watched>,
     /// Resolves when the sandbox has ended and is silent: a machine that is lost closes no connection.
     silent: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    _held: Held,
 }
 
 /// A frame, and what was there right behind it.
@@ -62,12 +62,15 @@ pub(crate) enum Cut {
 }
 
 /// Counts a request for as long as it lives.
-pub(crate) struct Held(Rc<Core>);
+pub(crate) struct Held {
+    core: Rc<Core>,
+    _under_way: UnderWay,
+}
 
 impl Held {
     /// `None` when as many are held as may.
-    pub(crate) fn new(core: &Rc<Core>) -> Option<Self> {
-        let held = Held(core.clone());
+    pub(crate) fn new(core: &Rc<Core>, under_way: UnderWay) -> Option<Self> {
+        let held = Held { core: core.clone(), _under_way: under_way };
         let before = core.shared.requests.fetch_add(1, Ordering::Relaxed);
         // Uncounted by the drop when it is one too many.
         (before < core.shared.options.requests_max).then_some(held)
@@ -76,7 +79,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.shared.requests.fetch_sub(1, Ordering::Relaxed);
+        self.core.shared.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -105,8 +108,8 @@ impl Body {
         }
         if !upstream.is_end_stream() || ahead.len() > 1 {
             let silent = lease.as_ref().map(|lease| Box::pin(lease.slot.upstream.clone().silent()) as _);
-            let watched = core.deadlines.watch(deadline, lease);
-            let streaming = Streaming { upstream, ahead, watched, silent, _held: held };
+            let watched = core.deadlines.watch(deadline, lease, held);
+            let streaming = Streaming { upstream, ahead, watched, silent };
             return Ok(Body::Streaming(Box::new(streaming)));
         }
         if let Some(lease) = lease {

@@ -12,6 +12,7 @@ use fanfare_dispatch::Outcome;
 use fanfare_types::Timestamp;
 use tokio::sync::Notify;
 
+use crate::body::Held;
 use crate::clock;
 use crate::lease::Lease;
 
@@ -29,13 +30,20 @@ pub(crate) struct Watched {
     deadlines: Rc<Deadlines>,
     key: (Timestamp, u64),
     lease: Option<Rc<Lease>>,
+    held: RefCell<Option<Held>>,
     expired: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Deadlines {
-    /// Watches a response until it is dropped: at its deadline its lease, if it has one, ends as timed out.
-    pub(crate) fn watch(self: &Rc<Self>, deadline: Timestamp, lease: Option<Rc<Lease>>) -> Rc<Watched> {
+    /// Watches a response until it is dropped: at its deadline its lease, if it has one, ends as timed out, and it no
+    /// longer counts as held, though its client may leave it where it is.
+    pub(crate) fn watch(
+        self: &Rc<Self>,
+        deadline: Timestamp,
+        lease: Option<Rc<Lease>>,
+        held: Held,
+    ) -> Rc<Watched> {
         let number = self.next.get();
         self.next.set(number + 1);
         let key = (deadline, number);
@@ -43,6 +51,7 @@ impl Deadlines {
             deadlines: self.clone(),
             key,
             lease,
+            held: RefCell::new(Some(held)),
             expired: Cell::new(false),
             waker: RefCell::new(None),
         });
@@ -100,6 +109,7 @@ impl Watched {
         if let Some(lease) = &self.lease {
             lease.fail(Outcome::TimedOut);
         }
+        drop(self.held.take());
         let waker = self.waker.borrow_mut().take();
         if let Some(waker) = waker {
             waker.wake();

@@ -9,6 +9,7 @@
 //! and body reach it byte for byte. Every answer has `X-Request-Id` and `Server-Timing`; every refusal has
 //! `X-Fanfare-Reason` and a problem document that says why and what to do.
 
+mod activity;
 mod body;
 mod client_stream;
 mod clock;

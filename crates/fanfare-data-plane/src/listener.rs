@@ -1,6 +1,5 @@
 //! Accepting connections, and draining them.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +19,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::activity::Activity;
 use crate::client_stream::ClientStream;
 use crate::core::Core;
 use crate::headers::Client;
@@ -118,11 +118,7 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     let begun = state.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         begun.begin(request.version());
-        let (under_way, answer) = (asked.begin(), serve(core.clone(), client.clone(), request));
-        async move {
-            let _under_way = under_way;
-            answer.await
-        }
+        serve(core.clone(), client.clone(), asked.begin(), request)
     });
     let idle_max = shared.options.header_read_timeout;
     let builder = builder(idle_max);
@@ -132,7 +128,11 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
         result = connection.as_mut() => result,
         () = leave(drain, &activity, idle_max) => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                result = connection.as_mut() => result,
+                // A client that has stopped reading, or keeps a stream open without a request, does not end by itself.
+                () = activity.rests(idle_max) => Ok(()),
+            }
         }
     };
     if let Err(error) = result {
@@ -167,42 +167,9 @@ fn builder(idle_max: Duration) -> auto::Builder<LocalExecutor> {
 ///
 /// HTTP/1 has a timer of its own, but only once the client has said enough to be known to speak it; HTTP/2 has none.
 async fn leave(drain: impl Future<Output = ()>, activity: &Activity, idle_max: Duration) {
-    let mut drain = pin!(drain);
-    loop {
-        let begun = activity.begun.get();
-        tokio::select! {
-            biased;
-            () = &mut drain => return,
-            () = tokio::time::sleep(idle_max) => {
-                if activity.under_way.get() == 0 && activity.begun.get() == begun {
-                    return;
-                }
-            }
-        }
-    }
-}
-
-/// What one connection is used for.
-#[derive(Default)]
-struct Activity {
-    begun: Cell<u64>,
-    under_way: Cell<u32>,
-}
-
-impl Activity {
-    fn begin(self: &Rc<Self>) -> UnderWay {
-        self.begun.set(self.begun.get() + 1);
-        self.under_way.set(self.under_way.get() + 1);
-        UnderWay(self.clone())
-    }
-}
-
-/// A request whose answer has not begun.
-struct UnderWay(Rc<Activity>);
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.under_way.set(self.0.under_way.get() - 1);
+    tokio::select! {
+        () = drain => {}
+        () = activity.rests(idle_max) => {}
     }
 }
 

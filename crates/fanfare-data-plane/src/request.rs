@@ -13,6 +13,7 @@ use http::{Method, Request, Response, StatusCode, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
+use crate::activity::UnderWay;
 use crate::body::{Body, Held};
 use crate::clock;
 use crate::core::Core;
@@ -61,6 +62,7 @@ impl Failure {
 pub(crate) async fn serve(
     core: Rc<Core>,
     client: Rc<Client>,
+    under_way: UnderWay,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let accepted = clock::now();
@@ -68,7 +70,7 @@ pub(crate) async fn serve(
     let version = request.version();
     let (mut parts, body) = request.into_parts();
     parts.headers.insert(REQUEST_ID, id.clone());
-    let mut response = match answer(&core, &client, parts, body, accepted).await {
+    let mut response = match answer(&core, &client, under_way, parts, body, accepted).await {
         Ok(response) => response,
         Err(Failure { problem, timing, function }) => {
             match function {
@@ -95,6 +97,7 @@ pub(crate) async fn serve(
 async fn answer(
     core: &Rc<Core>,
     client: &Client,
+    under_way: UnderWay,
     mut parts: request::Parts,
     body: Incoming,
     accepted: Timestamp,
@@ -103,7 +106,7 @@ async fn answer(
     if parts.uri.path().starts_with(OWN_PREFIX) {
         return Ok(own(core, &parts)?);
     }
-    let Some(held) = Held::new(core) else {
+    let Some(held) = Held::new(core, under_way) else {
         let detail = format!("{} requests are held; no more may be", shared.options.requests_max);
         return Err(Problem::new(Reason::DataPlaneFull, detail).into());
     };

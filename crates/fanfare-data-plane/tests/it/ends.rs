@@ -1,6 +1,11 @@
 //! How connections of clients end.
 
-use fanfare_types::{Condemned, ToDataPlane};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fanfare_types::{Condemned, FunctionRoute, ToDataPlane};
+use http_body_util::Full;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -164,4 +169,36 @@ async fn answers_that_look_like_a_refusal_pass_unchanged() {
     );
     client.write_all(said.as_bytes()).await.unwrap();
     assert!(to_end(&mut client).await.ends_with(body));
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_is_held_no_longer_than_its_request_may_take() {
+    let impatient = FunctionRoute { request_timeout: Duration::from_millis(300), ..hello() };
+    let (rig, control) =
+        Rig::synced_with(vec![impatient], |o| o.header_read_timeout = Duration::from_millis(200)).await;
+    let large = Bytes::from(vec![b'x'; 1 << 20]);
+    let sandbox = Sandbox::new(rig.dir(), 1, move |_| {
+        let large = large.clone();
+        async move { http::Response::new(Full::new(large)) }
+    });
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let (mut send, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(16 * 1024)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let request = http::Request::get("http://hello/").body(Full::<Bytes>::default()).unwrap();
+    let response = within("a response", send.send_request(request)).await.unwrap();
+    assert_eq!(response.status(), 200);
+    // The connection is alive and answers pings; only this stream stands still.
+    let _ = within("the end of the connection", connection).await.unwrap();
+    drop(response);
+    within("nothing is held", async {
+        while rig.data_plane.stats().requests + rig.data_plane.stats().connections > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
