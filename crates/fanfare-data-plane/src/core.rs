@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio_util::task::TaskTracker;
+
 use crate::deadlines::Deadlines;
 use crate::peers::PeerPool;
 use crate::request_id::RequestIds;
@@ -24,13 +26,22 @@ pub(crate) struct Core {
     pub(crate) ids: RequestIds,
     pub(crate) deadlines: Rc<Deadlines>,
     pub(crate) peers: PeerPool,
+    /// Connections that have changed their protocol, which the server knows no more of.
+    pub(crate) upgraded: TaskTracker,
 }
 
 impl Core {
     /// Makes the calling thread a core.
     pub(crate) fn enter(index: usize, shared: Arc<Shared>) -> Self {
         CURRENT.set(index);
-        Core { index, shared, ids: RequestIds::new(), deadlines: Rc::default(), peers: PeerPool::default() }
+        Core {
+            index,
+            shared,
+            ids: RequestIds::new(),
+            deadlines: Rc::default(),
+            peers: PeerPool::default(),
+            upgraded: TaskTracker::new(),
+        }
     }
 
     /// The same for the queues: they prefer sandboxes that this core has a connection to.

@@ -160,7 +160,7 @@ impl Call<'_> {
         headers::strip_hop_by_hop(&mut parts.headers);
         parts.headers.append(SERVER_TIMING, timing);
         if switching && let Some(upgrade) = self.upgrade.take() {
-            upgrade.join(rest, lease, held, &mut parts.headers, agreed);
+            upgrade.join(&self.core.upgraded, rest, lease, held, &mut parts.headers, agreed);
             return Attempt::Answered(Response::from_parts(parts, Body::Full(None)));
         }
         match Body::of(self.core, rest, Some(lease.clone()), lease.deadline, held).await {

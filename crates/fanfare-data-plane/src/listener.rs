@@ -15,7 +15,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -71,7 +70,7 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener
 /// Serves connections until `shutdown`, then lets those that are open finish within the drain timeout.
 pub(crate) async fn run(core: Rc<Core>, listener: TcpListener, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
-    let draining = Rc::new(Notify::new());
+    let draining = CancellationToken::new();
     tokio::task::spawn_local(core.deadlines.clone().enforce());
     loop {
         let accepted = tokio::select! {
@@ -94,15 +93,20 @@ pub(crate) async fn run(core: Rc<Core>, listener: TcpListener, shutdown: Cancell
         }
     }
     drop(listener);
-    draining.notify_waiters();
+    draining.cancel();
     connections.close();
-    if tokio::time::timeout(core.shared.options.drain_timeout, connections.wait()).await.is_err() {
-        tracing::warn!(connections = connections.len(), "requests did not finish in time; closing them");
+    core.upgraded.close();
+    let finished = async {
+        connections.wait().await;
+        core.upgraded.wait().await;
+    };
+    if tokio::time::timeout(core.shared.options.drain_timeout, finished).await.is_err() {
+        let connections = connections.len() + core.upgraded.len();
+        tracing::warn!(connections, "requests did not finish in time; closing them");
     }
 }
 
-async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, draining: Rc<Notify>) {
-    let drain = draining.notified();
+async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, draining: CancellationToken) {
     let shared = core.shared.clone();
     let Some(_counted) = Counted::within(&shared.connections, shared.options.connections_max) else {
         tracing::warn!(limit = shared.options.connections_max, "too many connections; closing one");
@@ -126,7 +130,7 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     let result = tokio::select! {
         biased;
         result = connection.as_mut() => result,
-        () = leave(drain, &activity, idle_max) => {
+        () = leave(&draining, &activity, idle_max) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 result = connection.as_mut() => result,
@@ -166,9 +170,9 @@ fn builder(idle_max: Duration) -> auto::Builder<LocalExecutor> {
 /// Resolves when a connection should end: when the data plane drains, or when it has been of no use for `idle_max`.
 ///
 /// HTTP/1 has a timer of its own, but only once the client has said enough to be known to speak it; HTTP/2 has none.
-async fn leave(drain: impl Future<Output = ()>, activity: &Activity, idle_max: Duration) {
+async fn leave(draining: &CancellationToken, activity: &Activity, idle_max: Duration) {
     tokio::select! {
-        () = drain => {}
+        () = draining.cancelled() => {}
         () = activity.rests(idle_max) => {}
     }
 }

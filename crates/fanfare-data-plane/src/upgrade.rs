@@ -9,6 +9,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt, copy_bidirectional};
 use tokio::time::timeout_at;
+use tokio_util::task::TaskTracker;
 
 use crate::body::{Held, Upstream};
 use crate::clock;
@@ -39,6 +40,7 @@ impl Upgrade {
     /// meanwhile.
     pub(crate) fn join(
         self,
+        tasks: &TaskTracker,
         sandbox: Upstream,
         lease: Rc<Lease>,
         held: Held,
@@ -48,7 +50,7 @@ impl Upgrade {
         fields.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         fields.insert(UPGRADE, agreed.unwrap_or(self.protocol));
         let deadline = lease.deadline;
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(tasks.track_future(async move {
             let _held = held;
             let Some((mut sandbox, first)) = sandbox.into_upgraded() else {
                 lease.fail(Outcome::Broken);
@@ -75,6 +77,6 @@ impl Upgrade {
                 }
                 Err(_) => lease.fail(Outcome::TimedOut),
             }
-        });
+        }));
     }
 }

@@ -202,3 +202,32 @@ async fn a_client_that_stops_reading_is_held_no_longer_than_its_request_may_take
     })
     .await;
 }
+
+#[tokio::test]
+async fn shutting_down_lets_an_upgraded_connection_finish() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    let asked = "GET /function/hello HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    client.write_all(asked.as_bytes()).await.unwrap();
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    connection
+        .write("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n")
+        .await;
+    let mut received = Vec::new();
+    while !received.ends_with(b"\r\n\r\n") {
+        assert!(within("the answer", client.read_buf(&mut received)).await.unwrap() > 0);
+    }
+    rig.shutdown.cancel();
+    // It has stopped accepting, and so is past the point where it lets go of what it does not wait for.
+    while TcpStream::connect(rig.address()).await.is_ok() {}
+    client.write_all(b"ping.").await.unwrap();
+    assert_eq!(connection.read_to(".").await, "ping.");
+    drop(connection);
+    assert_eq!(to_end(&mut client).await, "");
+    drop(client);
+    assert_eq!(control.released().await, (1, 1, false));
+    within("the end", rig.data_plane.stopped()).await;
+}
