@@ -74,6 +74,7 @@ impl Function {
                 old_ready: 0,
                 planes: Vec::new(),
                 desired: 0,
+                goal: 0,
                 decide_at: Timestamp::ZERO,
                 timer_at: None,
                 recheck_at: None,
@@ -123,8 +124,10 @@ pub(crate) struct Active {
     /// Ready sandboxes of earlier revisions.
     pub(crate) old_ready: u32,
     pub(crate) planes: Vec<PlaneLoad>,
-    /// What the autoscaler or demand last wanted.
+    /// What the autoscaler last wanted.
     pub(crate) desired: u32,
+    /// What the last decision, whosever it was, wanted: for the reader.
+    pub(crate) goal: u32,
     pub(crate) decide_at: Timestamp,
     pub(crate) timer_at: Option<Timestamp>,
     /// When a queue for which few sandboxes were ordered is looked at again.
@@ -229,6 +232,7 @@ impl Active {
     }
 
     pub(crate) fn record(&mut self, at: Timestamp, sandboxes: u32, reason: String) {
+        self.goal = sandboxes;
         if self.decisions.len() == DECISIONS_MAX {
             self.decisions.pop_front();
         }

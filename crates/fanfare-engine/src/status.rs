@@ -14,7 +14,7 @@ use crate::sandbox::Phase;
 pub struct FunctionStatus {
     /// Its current revision.
     pub revision: u32,
-    /// What the autoscaler last wanted.
+    /// What the last decision wanted.
     pub desired: u32,
     /// Sandboxes of the current revision that were ordered and are not ready.
     pub starting: u32,
@@ -136,7 +136,7 @@ impl Engine {
         };
         if let Some(active) = &function.active {
             let totals = active.totals();
-            status.desired = active.desired;
+            status.desired = active.goal;
             status.starting = active.counts.starting;
             status.ready = active.counts.ready;
             status.ready_of_old_revisions = active.old_ready;
