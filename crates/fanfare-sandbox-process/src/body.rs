@@ -13,7 +13,8 @@ use crate::cgroup::Cgroup;
 use crate::link::Link;
 use crate::logs::Outputs;
 use crate::process::{Event, Process};
-use crate::sys;
+use crate::procfs;
+use crate::sys::{self, SignalTo};
 
 /// How long a zygote's word on a child's status is waited for after the child has ended.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,6 +64,20 @@ impl Forked {
 }
 
 impl Child {
+    /// Ends it and its process group. It is reaped by its zygote whenever that likes, and then its number may be
+    /// anybody's.
+    fn kill(&self) {
+        let group = sys::pidfd_signal(self.pidfd.get_ref(), Some(Signal::KILL), SignalTo::Group);
+        let by_number = matches!(group, Err(e) if e.raw_os_error() == Some(libc::EINVAL));
+        if let Some(group) = Pid::from_raw(self.pid)
+            && by_number
+            && procfs::is_there(self.pidfd.get_ref())
+        {
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+        self.signal(Signal::KILL);
+    }
+
     fn signal(&self, signal: Signal) {
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref().as_fd(), signal);
     }
@@ -106,11 +121,7 @@ impl Body {
             Body::Own(process) => process.kill(),
             Body::Forked(Forked { child, .. }) => {
                 if let Some(child) = child {
-                    // While it is not reaped its number is its own, and its group's.
-                    if let Some(group) = Pid::from_raw(child.pid) {
-                        let _ = rustix::process::kill_process_group(group, Signal::KILL);
-                    }
-                    child.signal(Signal::KILL);
+                    child.kill();
                 }
                 if let Some(cgroup) = cgroup {
                     cgroup.kill();

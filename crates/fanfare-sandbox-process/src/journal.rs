@@ -9,6 +9,8 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::procfs;
+
 /// Bytes of one entry that are read back.
 const ENTRY_BYTES_MAX: usize = 64 << 10;
 
@@ -81,7 +83,7 @@ impl Journal {
 
     /// Adds a process to an entry.
     pub(crate) fn add_process(&self, owner: &str, pid: i32) -> io::Result<()> {
-        let start = start_time(pid).unwrap_or_default();
+        let start = procfs::stat(pid).map(|stat| stat.start_time).unwrap_or_default();
         let mut file = fs::OpenOptions::new().append(true).open(self.dir.join(owner))?;
         file.write_all(format!("process {pid} {start}\n").as_bytes())
     }
@@ -125,14 +127,6 @@ fn parse_line(line: &str) -> Option<Item> {
     Some(Item { kind: Kind::parse(kind)?, what: what.to_owned() })
 }
 
-/// When a process started, in clock ticks since boot: field 22 of its `stat`, counted after the command's name, which
-/// may hold anything.
-pub(crate) fn start_time(pid: i32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after) = stat.rsplit_once(')')?;
-    after.split_ascii_whitespace().nth(19).map(str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,7 +148,7 @@ mod tests {
         let entries = journal.entries().unwrap();
         assert_eq!(entries[0].0, "s1");
         assert_eq!(entries[0].1[..2], items);
-        assert_eq!(entries[0].1[2].what, format!("{me} {}", start_time(me).unwrap()));
+        assert_eq!(entries[0].1[2].what, format!("{me} {}", procfs::stat(me).unwrap().start_time));
         journal.end("s1").unwrap();
         journal.end("s1").unwrap();
         assert_eq!(journal.entries().unwrap(), []);

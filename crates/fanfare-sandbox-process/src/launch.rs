@@ -15,6 +15,7 @@ use crate::gate::{Gate, GateWord};
 use crate::launcher::protocol::{CgroupJoin, Network, SpawnSpec, Step, Tmp, TmpMount, Watch};
 use crate::notify::{self, Expect, Reached};
 use crate::process::{Event, Process};
+use crate::procfs;
 use crate::revision::{
     GATE_FD, LISTENER_FD, Language, PORT, Prepared, Revision, Serving, failure, node_failure,
 };
@@ -172,10 +173,8 @@ async fn fork(
         Some((GateWord::Hello, Some(pid))) if pid > 0 => pid,
         other => return Err(node_failure("zygote's child", format!("said {other:?} in place of hello"))),
     };
-    let number =
-        rustix::process::Pid::from_raw(pid).ok_or_else(|| node_failure("zygote's child", "no pid"))?;
-    let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty());
-    let pidfd = pidfd.map_err(|e| node_failure("zygote's child", e))?;
+    let pidfd = procfs::descendant(pid, zygote.pid());
+    let pidfd = pidfd.ok_or_else(|| node_failure("zygote's child", "it has ended, or is not one"))?;
     if let Some(Body::Forked(forked)) = slot {
         forked.born(pid, pidfd, status).map_err(io("zygote's child"))?;
     }

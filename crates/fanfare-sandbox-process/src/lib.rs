@@ -21,6 +21,7 @@ mod notify;
 mod options;
 mod prepare;
 mod process;
+mod procfs;
 mod recover;
 mod revision;
 mod root;

@@ -11,7 +11,8 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::cgroup::{self, Cgroups};
-use crate::journal::{Item, Journal, Kind, start_time};
+use crate::journal::{Item, Journal, Kind};
+use crate::procfs;
 
 /// How long the end of one process, or an empty cgroup, is waited for.
 const WAIT_MS: i64 = 5_000;
@@ -104,7 +105,7 @@ fn same_process(what: &str) -> Option<(i32, std::os::fd::OwnedFd)> {
     let pid: i32 = pid.parse().ok()?;
     let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     // After the descriptor is open: now the number cannot be given to another process unnoticed.
-    (start_time(pid).as_deref() == Some(start)).then_some((pid, pidfd))
+    procfs::stat(pid).is_some_and(|stat| stat.start_time == start).then_some((pid, pidfd))
 }
 
 /// Everything that exists in the name of the runtime at `run_dir` without an owner. May be called without a running

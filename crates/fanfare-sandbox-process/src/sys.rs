@@ -5,6 +5,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -307,6 +308,32 @@ pub(crate) fn notification_answer(fd: BorrowedFd<'_>, id: u64, answer: Answer) -
     match unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+/// Whom a signal is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalTo {
+    /// The process.
+    Process,
+    /// The process group that it leads, even after it has been reaped.
+    Group,
+}
+
+/// Sends a signal by a process's descriptor, or, without one, asks whether it could be sent. `ESRCH`: it, or its group,
+/// is gone; `EINVAL`: groups can be meant only by number, before Linux 6.9.
+pub(crate) fn pidfd_signal(pidfd: &OwnedFd, signal: Option<Signal>, to: SignalTo) -> io::Result<()> {
+    const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
+    let signal = signal.map_or(0, Signal::as_raw);
+    let flags = match to {
+        SignalTo::Process => 0,
+        SignalTo::Group => PIDFD_SIGNAL_PROCESS_GROUP,
+    };
+    let info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null `info` has the kernel fill it in; nothing else is passed by reference.
+    match unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -3,6 +3,7 @@
 mod v1;
 mod v2;
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fanfare_types::Sizing;
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::launcher::protocol::CgroupJoin;
 
@@ -209,15 +211,8 @@ impl Cgroup {
 
     /// Whether a process is in it.
     pub(crate) fn contains(&self, pid: i32) -> bool {
-        let Some(end) = self.paths.first().and_then(|path| {
-            let (name, instance) = (path.file_name()?, path.parent()?.file_name()?);
-            Some(format!("/{PARENT}/{}/{}", instance.to_str()?, name.to_str()?))
-        }) else {
-            // There is nothing to be in.
-            return true;
-        };
-        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        cgroups.lines().filter(|line| line.ends_with(&end)).count() >= self.paths.len()
+        // If there is nothing to be in, everyone is.
+        self.paths.first().is_none_or(|path| hierarchies_with(pid, path) >= self.paths.len())
     }
 
     /// Raises the limits; what cannot be raised stays.
@@ -286,10 +281,26 @@ pub(crate) fn kill_all(path: &Path) {
         if processes.is_empty() {
             return;
         }
-        for pid in processes.iter().copied().filter_map(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
+        processes.into_iter().for_each(|pid| kill_in(pid, path));
     }
+}
+
+/// Kills a process if it is in the cgroup at `path`: since it was listed there its number may have become another's.
+fn kill_in(pid: i32, path: &Path) {
+    let Some(number) = Pid::from_raw(pid) else { return };
+    let Ok(pidfd) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return };
+    if hierarchies_with(pid, path) > 0 {
+        let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+    }
+}
+
+/// In how many hierarchies a process is in the cgroup of the same name as the one at `path`.
+fn hierarchies_with(pid: i32, path: &Path) -> usize {
+    let end = path.iter().rev().take_while(|part| *part != PARENT).collect::<Vec<_>>();
+    let end: PathBuf =
+        [OsStr::new("/"), OsStr::new(PARENT)].into_iter().chain(end.into_iter().rev()).collect();
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    end.to_str().map_or(0, |end| cgroups.lines().filter(|line| line.ends_with(end)).count())
 }
 
 /// Processes in the cgroup at `path`, except those of other process namespaces (which read as 0).
@@ -344,6 +355,21 @@ mod tests {
         assert_eq!(mounts.len(), 3);
         assert_eq!(mounts[1].controllers, ["rw", "cpu", "cpuacct"]);
         assert_eq!((mounts[2].v2, mounts[2].path.to_str().unwrap()), (true, "/sys/fs/cgroup/uni fied"));
+    }
+
+    #[test]
+    fn a_process_is_told_by_the_cgroup_it_is_in() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let elsewhere = Path::new("/sys/fs/cgroup/memory/fanfare/0123/s1");
+        assert_eq!(hierarchies_with(me, elsewhere), 0);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        kill_in(pid, elsewhere);
+        assert!(child.try_wait().unwrap().is_none(), "it was listed there once");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let cgroup = Cgroup { paths: Vec::new(), tree: Tree::None };
+        assert!(cgroup.contains(me));
     }
 
     #[test]

@@ -102,6 +102,8 @@ impl Zygotes {
 #[derive(Debug)]
 pub(crate) struct Zygote {
     control: AsyncFd<OwnedFd>,
+    /// The first process of its namespace, from which its children descend.
+    pid: i32,
     link: Arc<Link>,
     /// The shared temporary file system, in the launcher's view.
     tmp: String,
@@ -187,6 +189,11 @@ impl Zygote {
     /// Whether it can fork no more.
     pub(crate) fn ended(&self) -> bool {
         self.children.lock().ended
+    }
+
+    /// The first process of its namespace, from which its children descend.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// The launcher that it was started by, whose mounts it sees.

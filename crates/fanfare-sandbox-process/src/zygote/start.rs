@@ -69,10 +69,11 @@ pub(super) async fn start(
         () = stop.notified() => Err(failure(StartFailureKind::Node, "the revision was removed while it was imported")),
     };
     match made {
-        Ok(Some(control)) => {
+        Ok(Some((control, pid))) => {
             let (gone_sender, gone) = watch::channel(false);
             let zygote = Arc::new(Zygote {
                 control,
+                pid,
                 link: parts.link.clone(),
                 tmp: parts.tmp.clone(),
                 children: Mutex::default(),
@@ -102,7 +103,7 @@ async fn import(
     parts: &mut Parts,
     revision: &Revision,
     prepared: &Prepared,
-) -> Result<Option<AsyncFd<OwnedFd>>, StartFailure> {
+) -> Result<Option<(AsyncFd<OwnedFd>, i32)>, StartFailure> {
     let io = |what: &'static str| move |e: io::Error| node_failure(what, e);
     let bytes = revision.spec.sizing.tmp_limit_bytes;
     let mount = TmpMount { path: parts.tmp.clone(), bytes, uid: revision.uid, shared: true };
@@ -120,8 +121,9 @@ async fn import(
     spec.fds = vec![CONTROL_FD];
     let process = Process::start(&parts.link, spec, (stdout, stderr), vec![theirs], &parts.cgroup).await;
     let process = parts.process.insert(process.map_err(io("launcher"))?);
-    parts.shared.journal.add_process(&parts.name, process.pid()).map_err(io("journal"))?;
-    Ok(imported(process, &control, &parts.cgroup, &parts.log).await?.then_some(control))
+    let pid = process.pid();
+    parts.shared.journal.add_process(&parts.name, pid).map_err(io("journal"))?;
+    Ok(imported(process, &control, &parts.cgroup, &parts.log).await?.then_some((control, pid)))
 }
 
 async fn imported(
