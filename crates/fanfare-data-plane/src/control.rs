@@ -107,6 +107,7 @@ impl Control {
         self.begin(&link);
         let mut reports = ticks(REPORT_INTERVAL);
         let mut heartbeats = ticks(HEARTBEAT_INTERVAL);
+        let mut beaten = Instant::now();
         let mut draining = self.shared.draining.load(Ordering::Relaxed);
         let mut heard = false;
         // Demand that came while there was no stream is in the hello's wake.
@@ -114,6 +115,7 @@ impl Control {
         loop {
             tokio::select! {
                 biased;
+                _ = heartbeats.tick() => beaten = self.beat(),
                 batch = link.rx.recv() => {
                     let Some(batch) = batch else {
                         tracing::warn!("the stream to the control plane is broken");
@@ -121,7 +123,13 @@ impl Control {
                     };
                     heard = true;
                     self.shared.connected.store(true, Ordering::Relaxed);
-                    batch.messages.into_iter().for_each(|message| self.apply(message));
+                    for message in batch.messages {
+                        self.apply(message);
+                        // A sync of a million functions takes longer than silence is borne.
+                        if beaten.elapsed() >= HEARTBEAT_INTERVAL {
+                            beaten = self.beat();
+                        }
+                    }
                 }
                 () = ends.drain.cancelled(), if !draining => {
                     draining = true;
@@ -140,9 +148,13 @@ impl Control {
                     self.shared.directory.take_demanding().iter().for_each(|function| function.demand());
                 }
                 _ = reports.tick() => self.report(),
-                _ = heartbeats.tick() => self.outlet.send(FromDataPlane::Heartbeat),
             }
         }
+    }
+
+    fn beat(&self) -> Instant {
+        self.outlet.send(FromDataPlane::Heartbeat);
+        Instant::now()
     }
 
     /// States everything held.

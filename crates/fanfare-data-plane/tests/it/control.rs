@@ -169,3 +169,28 @@ async fn shutting_down_does_not_wait_for_ever() {
     within("the end", rig.data_plane.stopped()).await;
     assert!(answer.await.is_err(), "its connection was closed without an answer");
 }
+
+#[tokio::test]
+async fn a_sync_of_many_functions_does_not_silence_it() {
+    const MESSAGES: u32 = 250;
+    let (_rig, mut control) = Rig::synced(vec![hello()]).await;
+    let route = |number: u32| {
+        let name = fanfare_types::FunctionName::new(&format!("f{number}")).unwrap();
+        fanfare_types::FunctionRoute { id: fanfare_types::FunctionId(number), name, ..hello() }
+    };
+    for message in 1..=MESSAGES {
+        control.say(ToDataPlane::Functions((0..1_000).map(|n| route(message * 1_000 + n)).collect()));
+    }
+    control.grant(1, "carrier-pigeon:coop", 1, None);
+    let began = std::time::Instant::now();
+    let beats = std::cell::Cell::new(0);
+    control
+        .hear(|m| {
+            beats.set(beats.get() + u32::from(matches!(m, FromDataPlane::Heartbeat)));
+            matches!(m, FromDataPlane::Condemned { .. }).then_some(())
+        })
+        .await;
+    let beats = beats.get();
+    let due = began.elapsed().as_millis() / (2 * fanfare_types::limits::HEARTBEAT_INTERVAL.as_millis());
+    assert!(u128::from(beats) >= due, "{beats} heartbeats, {due} were due");
+}
