@@ -19,7 +19,7 @@ pub(crate) const FDS_MAX: usize = 16;
 pub(crate) struct Packet {
     /// Bytes written to the caller's buffer; 0 is the end of the stream.
     pub(crate) len: usize,
-    /// Descriptors that came along.
+    /// Descriptors that came along; the last ones are missing when this process has too many open.
     pub(crate) fds: Vec<OwnedFd>,
     /// Sender's process id in this process's namespace, where the socket passes credentials.
     pub(crate) pid: Option<i32>,
@@ -77,7 +77,7 @@ pub(crate) fn send(
     }
 }
 
-/// Receives one packet. A packet larger than `buffer`, or with more descriptors than [`FDS_MAX`], is an error.
+/// Receives one packet. A packet larger than `buffer` is an error.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Packet> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -98,7 +98,7 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) ->
             _ => {}
         }
     }
-    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "packet exceeds its limit"));
     }
     Ok(packet)

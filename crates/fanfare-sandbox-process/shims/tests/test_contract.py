@@ -227,6 +227,29 @@ class PythonContract(Contract, unittest.TestCase):
         sandbox = self.sandbox("async_handler")
         self.assertEqual(self.do(sandbox, "loop").body, self.do(sandbox, "loop").body)
 
+    def test_a_handler_may_take_the_outputs_away(self):
+        for how in ("close", "none"):
+            with self.subTest(how=how):
+                sandbox = self.sandbox()
+                self.assertEqual(self.do(sandbox, "take_outputs", how=how).body, b"taken")
+                self.assertEqual(self.do(sandbox, "raise").header("x-fanfare-reason"), "handler-error")
+                self.assertEqual(self.do(sandbox, "stream", value=["one"]).body, b"one")
+                with sandbox.connect() as client:
+                    client.request("POST", "/", [], b'{"do": "stream_error", "after": 1}')
+                    client.head()
+                    self.assertEqual(client.chunk(), b"piece 0")
+                    self.assertTrue(client.at_end())
+                self.assertEqual(sandbox.ask().status, 200)
+
+    def test_a_stream_that_will_not_close_is_left(self):
+        sandbox = self.sandbox()
+        with sandbox.connect() as client:
+            client.request("POST", "/", [], b'{"do": "stream_that_will_not_close"}')
+            client.head()
+            client.chunk()
+        sandbox.out.until("it will not")
+        self.assertEqual(sandbox.ask().status, 200)
+
 
 class NodeContract(Contract, unittest.TestCase):
     language, file, error_type = "node", "contract.cjs", "RangeError"

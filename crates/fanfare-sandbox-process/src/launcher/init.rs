@@ -71,14 +71,19 @@ pub(crate) fn run(proof: &SingleThreaded, plan: Plan, root: &Path) -> ! {
         sys::place_fd(raised.control.as_fd(), CONTROL_FD, true)?;
         Ok((raised, sys::inherited(CONTROL_FD)?))
     });
-    let Ok((raised, control)) = placed else { sys::exit_now(1) };
+    let (raised, control) = match step(Step::Descriptors, placed) {
+        Ok(placed) => placed,
+        Err(why) => fail(&plan.control, why),
+    };
     match set_up(proof, &plan, raised, root, &control) {
         Ok(pid) => serve(pid, &control),
-        Err((step, errno)) => {
-            say(&control, Word::Failed { step, errno }, &[]);
-            sys::exit_now(1)
-        }
+        Err(why) => fail(&control, why),
     }
+}
+
+fn fail(control: &OwnedFd, (step, errno): SetupError) -> ! {
+    say(control, Word::Failed { step, errno }, &[]);
+    sys::exit_now(1)
 }
 
 /// Copies of the plan's descriptors above [`FD_SAFE`].

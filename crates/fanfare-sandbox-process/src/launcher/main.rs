@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::WaitOptions;
+use rustix::process::{Resource, Rlimit, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::fdmsg;
@@ -89,6 +89,9 @@ impl Launcher {
         rustix::process::setsid()?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         let children = sys::launcher_signals()?;
+        // One for each process, as long as it runs.
+        let most = rustix::process::getrlimit(Resource::Nofile).maximum;
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
         if config.user_namespace {
             enter_user_namespace(&proof)?;
         }

@@ -5,11 +5,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
+use crate::fdmsg::FDS_MAX;
 use crate::sys::{self, SingleThreaded};
+
+/// How long none is made ahead after one could not be made.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Namespaces kept ready, loopback up.
 #[derive(Debug)]
@@ -17,6 +22,8 @@ pub(crate) struct NetnsPool {
     host: OwnedFd,
     ready: VecDeque<OwnedFd>,
     wanted: usize,
+    /// When the last attempt failed.
+    failed: Option<Instant>,
 }
 
 fn current() -> io::Result<OwnedFd> {
@@ -31,30 +38,34 @@ pub(crate) fn enter(namespace: impl AsFd) -> io::Result<()> {
 impl NetnsPool {
     /// An empty pool that is to hold `wanted`.
     pub(crate) fn new(wanted: usize) -> io::Result<Self> {
-        Ok(NetnsPool { host: current()?, ready: VecDeque::new(), wanted })
+        Ok(NetnsPool { host: current()?, ready: VecDeque::new(), wanted, failed: None })
     }
 
-    /// Whether there is room for another.
+    /// Whether another should be made.
     pub(crate) fn wants_more(&self) -> bool {
-        self.ready.len() < self.wanted
+        self.ready.len() < self.wanted && self.failed.is_none_or(|at| at.elapsed() >= RETRY)
     }
 
-    /// Makes one more.
+    /// Makes one more. That none can be made now (the machine or this process has too many) is not an error: a
+    /// sandbox then makes its own, or says why it cannot.
+    ///
+    /// # Errors
+    /// This process cannot go back to the host's network namespace.
     pub(crate) fn add(&mut self, proof: &SingleThreaded) -> io::Result<()> {
-        let made = self.make(proof)?;
-        self.ready.push_back(made);
+        let made = enter_new(proof).and_then(|()| current());
+        enter(&self.host)?;
+        self.failed = made.is_err().then(Instant::now);
+        if made.is_err() {
+            // It may be for want of descriptors, which requests need more.
+            self.ready.truncate(self.ready.len().saturating_sub(2 * FDS_MAX));
+        }
+        self.ready.extend(made);
         Ok(())
     }
 
     /// Takes one, if one is ready.
     pub(crate) fn take(&mut self) -> Option<OwnedFd> {
         self.ready.pop_front()
-    }
-
-    fn make(&self, proof: &SingleThreaded) -> io::Result<OwnedFd> {
-        let made = enter_new(proof).and_then(|()| current());
-        enter(&self.host)?;
-        made
     }
 }
 

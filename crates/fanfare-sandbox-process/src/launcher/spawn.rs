@@ -28,7 +28,7 @@ pub(crate) fn spawn(
     };
     let filter = filters.get(spec.watch).to_vec();
     let (plan, cgroup) = arrange(spec, fds, exec, netns, filter)
-        .ok_or(("reading the request", io::Error::from_raw_os_error(libc::EBADMSG)))?;
+        .ok_or(("receiving descriptors", io::Error::from_raw_os_error(libc::EMFILE)))?;
     let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     match sys::fork(proof, namespaces, cgroup.as_ref().map(AsFd::as_fd)) {
         Ok(Forked::Child) => init::run(proof, plan, root),
@@ -37,7 +37,8 @@ pub(crate) fn spawn(
     }
 }
 
-/// Gives each descriptor its place; `None` when there are not exactly as many as the request says.
+/// Gives each descriptor its place; `None` when there are not as many as the request says, because this process has
+/// too many open to receive them all.
 fn arrange(
     spec: SpawnSpec,
     fds: Vec<OwnedFd>,

@@ -16,6 +16,7 @@ cases![
     a_killed_daemon_leaves_nothing,
     a_killed_launcher_takes_its_sandboxes_along_and_is_replaced,
     what_two_kills_leave_is_found_and_removed,
+    a_launcher_short_of_descriptors_refuses_and_lives,
 ];
 
 /// A daemon with three sandboxes, and its launcher's pid.
@@ -110,6 +111,40 @@ fn what_two_kills_leave_is_found_and_removed() {
         let lab = Lab::with(dir, |_| {}).await;
         assert_eq!(lab.runtime.audit().await, []);
         lab.create(1, &lab.probe(1)).await.unwrap();
+        lab.close().await;
+    });
+}
+
+fn a_launcher_short_of_descriptors_refuses_and_lives() {
+    block_on(async {
+        let lab = Lab::with(directory(), |options| {
+            let limited = "ulimit -n 256 && exec \"$0\" \"$1\"".into();
+            let own = std::mem::replace(&mut options.launcher.program, "/bin/sh".into());
+            options.launcher.args =
+                ["-c".into(), limited, own.into()].into_iter().chain(options.launcher.args.clone()).collect();
+            options.netns_pool = 512;
+        })
+        .await;
+        let sleeper = lab.http(1, &[], &["/bin/sleep", "600"], true);
+        let mut living = Vec::new();
+        let mut refused = 0;
+        for n in 1..=300 {
+            match lab.create(n, &sleeper).await {
+                Ok(_) => living.push(n),
+                Err(failure) => {
+                    assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}");
+                    assert!(failure.detail.contains("oo many open files"), "{failure:?}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(living.len() > 100 && refused > 10, "{} live, {refused} were refused", living.len());
+        assert!(lab.exits.borrow().is_empty(), "{:?}", lab.exits.borrow());
+        for n in living {
+            lab.stop(n, fanfare_types::StopMode::Kill).await;
+        }
+        let probe = lab.create(1_000, &lab.probe(2)).await.unwrap();
+        assert_eq!(lab.run(1_000, &probe, "print('lives')").await, "lives");
         lab.close().await;
     });
 }

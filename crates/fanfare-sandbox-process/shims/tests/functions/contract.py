@@ -100,6 +100,28 @@ def do_print(event, context):
     return "printed"
 
 
+def do_take_outputs(event, context):
+    if event["how"] == "close":
+        sys.stdout.close()
+        sys.stderr.close()
+    else:
+        sys.stdout = sys.stderr = None
+    return "taken"
+
+
+class End(BaseException):
+    pass
+
+
+def do_stream_that_will_not_close(event, context):
+    try:
+        while True:
+            yield "piece\n"
+    finally:
+        print("it will not", flush=True)
+        raise End
+
+
 def do_wait(event, context):
     """Until there is a file: how a test holds a request without a clock."""
     print("waiting", flush=True)
