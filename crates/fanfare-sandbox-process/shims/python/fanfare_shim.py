@@ -75,6 +75,22 @@ class Closed(Exception):
     """The peer is gone, or has stood still too long."""
 
 
+def flush(stream):
+    """Sends what the handler wrote on its way, unless it has taken its output away."""
+    try:
+        stream.flush()
+    except Exception:
+        pass  # closed, replaced, None or a broken pipe: nobody would read what could be said about it
+
+
+def log(text):
+    """Writes to the sandbox's log, if the handler has left it where it was."""
+    try:
+        sys.stderr.write(text)
+    except Exception:
+        pass  # as above
+
+
 # --- words with the runtime -------------------------------------------------------------------------------------
 
 
@@ -101,8 +117,8 @@ def say_failed(sock, failure):
 
 
 def protocol_error(what):
-    sys.stderr.write("fanfare: %s\n" % what)
-    sys.stderr.flush()
+    log("fanfare: %s\n" % what)
+    flush(sys.stderr)
     os._exit(STATUS_PROTOCOL_ERROR)
 
 
@@ -253,8 +269,8 @@ def load(settings):
         module = import_file(settings.file, path)
     except (Exception, SystemExit) as e:
         trace = format_trace(e)
-        sys.stderr.write(trace)
-        sys.stderr.flush()
+        log(trace)
+        flush(sys.stderr)
         raise Failure("import-failed", "%s: %s" % (type(e).__name__, e), trace) from None
     handler = module
     for part in settings.handler.split("."):
@@ -481,7 +497,7 @@ def problem(status, reason, title, detail, request_id, **more):
 
 def handler_error(error, request_id):
     trace = format_trace(error)
-    sys.stderr.write(trace)
+    log(trace)
     name = type(error).__name__
     try:
         detail = "%s: %s" % (name, error)
@@ -517,8 +533,10 @@ class Connection:
 
     def receive(self, count):
         """Waits for some bytes; none at the end of the stream."""
-        if self.deadline is not None:
-            self.sock.settimeout(max(0.1, self.deadline - time.monotonic()))
+        left = IO_TIMEOUT_S if self.deadline is None else self.deadline - time.monotonic()
+        if left <= 0:
+            raise Closed("the time was over before the request was whole")
+        self.sock.settimeout(left)
         try:
             return self.sock.recv(count)
         except OSError as e:
@@ -730,7 +748,7 @@ class Server:
             connection.linger()
             return False
         answer = self.call(request, body)
-        sys.stdout.flush()
+        flush(sys.stdout)
         keep = request.keep and not self.stopping
         return self.send(connection, answer, request.method == "HEAD", request.minor, keep)
 
@@ -819,11 +837,11 @@ class Server:
             raise
         except BaseException as e:
             # The status is sent: all that can be said is that the answer is not whole.
-            sys.stderr.write(format_trace(e))
+            log(format_trace(e))
             return False
         finally:
             stream.close()
-            sys.stdout.flush()
+            flush(sys.stdout)
 
     def finish(self):
         """What is due before the process ends in peace."""
@@ -861,8 +879,10 @@ class Stream:
                 self.server.wait_for(self.source.aclose())
             elif hasattr(self.source, "close"):
                 self.source.close()
-        except Exception as e:
-            sys.stderr.write(format_trace(e))
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as e:
+            log(format_trace(e))
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------
@@ -1314,8 +1334,8 @@ class Zygote:
         elif type(processes) is not int or not 1 <= processes <= PROCESSES_MAX:
             detail = "processes must be a number from 1 to %d" % PROCESSES_MAX
         else:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            flush(sys.stdout)
+            flush(sys.stderr)
             try:
                 pid = os.fork()
             except OSError as e:
@@ -1360,8 +1380,8 @@ class Zygote:
 
 def flush_and_exit(status):
     """Ends without the handler's exit hooks, which belong to sandboxes."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush(sys.stdout)
+    flush(sys.stderr)
     os._exit(status)
 
 

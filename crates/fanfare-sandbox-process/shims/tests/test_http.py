@@ -1,5 +1,6 @@
 """The wire: what is read as a request, what is refused, and what becomes of the connection."""
 
+import select
 import socket
 import unittest
 
@@ -217,6 +218,22 @@ class Http:
 
 class PythonHttp(Http, unittest.TestCase):
     language, file = "python", "contract.py"
+
+    def test_a_body_that_trickles_in_is_waited_for_until_the_deadline(self):
+        sandbox = self.sandbox()
+        with sandbox.connect() as client:
+            client.send(b"POST / HTTP/1.1\r\nx-fanfare-deadline-ms: 200\r\ncontent-length: 1000\r\n\r\n")
+            sent = 0
+            try:
+                while not select.select([client.sock], [], [], 0.01)[0] and sent < 1000:
+                    client.send(b"x")
+                    sent += 1
+            except OSError:
+                pass  # closed
+            self.assertTrue(client.at_end())
+            self.assertLess(sent, 1000)
+        # The next request on the connection of another has its own time.
+        self.assertEqual(sandbox.ask().status, 200)
 
     def test_more_connections_than_it_holds_wait_their_turn(self):
         sandbox = self.sandbox()
