@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::cgroup::Cgroup;
 use crate::link::Link;
@@ -42,6 +43,8 @@ struct Child {
     pid: i32,
     pidfd: AsyncFd<OwnedFd>,
     status: Option<oneshot::Receiver<i32>>,
+    /// When its end was seen first.
+    ended: Option<Instant>,
 }
 
 impl Forked {
@@ -58,7 +61,7 @@ impl Forked {
         status: oneshot::Receiver<i32>,
     ) -> std::io::Result<()> {
         let pidfd = sys::async_fd(pidfd, Interest::READABLE)?;
-        self.child = Some(Child { pid, pidfd, status: Some(status) });
+        self.child = Some(Child { pid, pidfd, status: Some(status), ended: None });
         Ok(())
     }
 }
@@ -85,7 +88,9 @@ impl Child {
     async fn event(&mut self) -> Event {
         let _ = self.pidfd.readable().await;
         if let Some(status) = &mut self.status {
-            let known = tokio::time::timeout(STATUS_TIMEOUT, status).await;
+            // From the first time on: whoever waits does other things between, and begins again.
+            let ended = *self.ended.get_or_insert_with(Instant::now);
+            let known = tokio::time::timeout_at(ended + STATUS_TIMEOUT, status).await;
             self.status = None;
             if let Ok(Ok(status)) = known {
                 return Event::Exited(status);

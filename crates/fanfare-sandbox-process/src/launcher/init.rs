@@ -67,15 +67,15 @@ fn step<T>(step: Step, result: Result<T, impl Into<io::Error>>) -> Result<T, Set
 pub(crate) fn run(proof: &SingleThreaded, plan: Plan, root: &Path) -> ! {
     // Descriptors are closed by number here; their owners must not close them again.
     let plan = ManuallyDrop::new(plan);
-    let placed = Raised::new(&plan).and_then(|raised| {
-        sys::place_fd(raised.control.as_fd(), CONTROL_FD, true)?;
-        Ok((raised, sys::inherited(CONTROL_FD)?))
-    });
-    let (raised, control) = match step(Step::Descriptors, placed) {
-        Ok(placed) => placed,
+    let raised = match step(Step::Descriptors, Raised::new(&plan)) {
+        Ok(raised) => ManuallyDrop::new(raised),
         Err(why) => fail(&plan.control, why),
     };
-    match set_up(proof, &plan, raised, root, &control) {
+    let control = match surroundings(proof, &plan, root).and_then(|()| descriptors(&plan.spec, &raised)) {
+        Ok(control) => control,
+        Err(why) => fail(&raised.control, why),
+    };
+    match program(&plan, &control) {
         Ok(pid) => serve(pid, &control),
         Err(why) => fail(&control, why),
     }
@@ -111,14 +111,8 @@ fn say(control: &OwnedFd, word: Word, fds: &[BorrowedFd<'_>]) {
     let _ = fdmsg::send(control, &word.encode(), fds, SendFlags::empty());
 }
 
-/// Everything up to the running program, whose pid it returns.
-fn set_up(
-    proof: &SingleThreaded,
-    plan: &Plan,
-    raised: Raised,
-    root: &Path,
-    control: &OwnedFd,
-) -> Result<i32, SetupError> {
+/// What the process is in: cgroup, network, root directory. Uses the plan's descriptors, whose numbers may be any.
+fn surroundings(proof: &SingleThreaded, plan: &Plan, root: &Path) -> Result<(), SetupError> {
     let spec = &plan.spec;
     for tasks in &plan.cgroup_tasks {
         // `0` is the writer itself: the kernel then need not stop other migrations, which would cost a grace period.
@@ -135,8 +129,12 @@ fn set_up(
     step(Step::Proc, layout.proc())?;
     step(Step::Root, layout.enter())?;
     step(Step::Root, rustix::system::sethostname(spec.name.as_bytes()))?;
-    limits(spec)?;
-    descriptors(spec, raised)?;
+    limits(spec)
+}
+
+/// Gives up all power and starts the program, whose pid it returns.
+fn program(plan: &Plan, control: &OwnedFd) -> Result<i32, SetupError> {
+    let spec = &plan.spec;
     change_user(spec.uid)?;
     leash(control)?;
     let notify = spec.watch != Watch::Nothing;
@@ -166,14 +164,13 @@ fn limits(spec: &SpawnSpec) -> Result<(), SetupError> {
     step(Step::Limits, fs::write("/proc/self/oom_score_adj", spec.oom_score_adj.to_string()))
 }
 
-/// Gives the program its descriptors by number and closes all others but the control socket.
-fn descriptors(spec: &SpawnSpec, raised: Raised) -> Result<(), SetupError> {
+/// Gives the program its descriptors by number, and closes all others but the control socket, which it returns.
+fn descriptors(spec: &SpawnSpec, raised: &Raised) -> Result<OwnedFd, SetupError> {
     let s = Step::Descriptors;
-    let raised = ManuallyDrop::new(raised);
     if spec.fds.iter().any(|number| !(3..CONTROL_FD).contains(number)) {
         return Err((s, libc::EBADF));
     }
-    step(s, sys::close_range(3, CONTROL_FD - 1))?;
+    step(s, sys::close_range(3, CONTROL_FD))?;
     let null = step(s, rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))?;
     step(s, sys::place_fd(null.as_fd(), 0, false))?;
     drop(null);
@@ -182,7 +179,11 @@ fn descriptors(spec: &SpawnSpec, raised: Raised) -> Result<(), SetupError> {
     for (number, fd) in spec.fds.iter().zip(&raised.fds) {
         step(s, sys::place_fd(fd.as_fd(), *number, false))?;
     }
-    step(s, sys::close_range(CONTROL_FD + 1, i32::MAX))
+    step(s, sys::place_fd(raised.control.as_fd(), CONTROL_FD, true))?;
+    let control = step(s, sys::inherited(CONTROL_FD))?;
+    // The last that may fail: it closes the raised copies, too.
+    step(s, sys::close_range(CONTROL_FD + 1, i32::MAX))?;
+    Ok(control)
 }
 
 fn change_user(uid: Option<u32>) -> Result<(), SetupError> {

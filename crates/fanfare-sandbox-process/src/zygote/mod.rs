@@ -6,10 +6,11 @@
 
 mod start;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fanfare_types::StartFailure;
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, OnceCell, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
@@ -38,6 +40,8 @@ const CHILD_MEMORY_BYTES: u64 = 4 << 20;
 const CHILDREN_STEP: usize = 64;
 /// Children of a zygote that may be on their way to their own cgroups.
 const FORKS_MAX: u32 = 1_024;
+/// A zygote that has not answered for so long stands still, and another one is made. A fork takes milliseconds.
+const FORK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How sandboxes of a revision are started.
 #[derive(Clone, Debug)]
@@ -109,6 +113,8 @@ pub(crate) struct Zygote {
     tmp: String,
     children: Mutex<Children>,
     stop: Arc<Notify>,
+    /// A fork is asked for, after all before it were answered.
+    asking: Notify,
     gone: watch::Receiver<bool>,
     cgroup: Arc<Cgroup>,
     /// What its cgroup allows the import itself.
@@ -122,6 +128,21 @@ struct Children {
     room: usize,
     next: u64,
     waiting: BTreeMap<u64, Child>,
+    /// Forks that were asked for, oldest first, answered ones among them.
+    asked: VecDeque<(Instant, u64)>,
+}
+
+impl Children {
+    /// When the oldest fork without an answer was asked for.
+    fn unanswered(&mut self) -> Option<Instant> {
+        while let Some((at, id)) = self.asked.front() {
+            if self.waiting.get(id).is_some_and(|child| child.forked.is_some()) {
+                return Some(*at);
+            }
+            self.asked.pop_front();
+        }
+        None
+    }
 }
 
 #[derive(Debug)]
@@ -163,6 +184,10 @@ async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<
         tokio::select! {
             event = process.event() => if let Event::Ended = event { break },
             () = zygote.stop.notified() => break,
+            () = zygote.stands_still() => {
+                tracing::warn!(zygote = parts.name, limit = ?FORK_TIMEOUT, "ended, for it does not answer");
+                break;
+            }
             word = word(&zygote.control) => match word {
                 Ok(Some(word)) => zygote.hear(word),
                 Ok(None) => break,
@@ -224,6 +249,10 @@ impl Zygote {
             children.next += 1;
             let id = children.next;
             children.waiting.insert(id, Child { forked: Some(forked_sender), exited: exited_sender });
+            if children.unanswered().is_none() {
+                self.asking.notify_one();
+            }
+            children.asked.push_back((Instant::now(), id));
             if children.waiting.len() > children.room {
                 children.room = children.waiting.len() + CHILDREN_STEP;
                 self.cgroup.raise(Limits {
@@ -252,6 +281,18 @@ impl Zygote {
             Ok(Ok(())) => Ok(exited),
             Ok(Err(detail)) => Err(node_failure("fork", detail)),
             Err(_) => Err(node_failure("zygote", "it ended")),
+        }
+    }
+
+    /// Resolves when a fork has waited for too long, whether or not somebody still waits for it.
+    async fn stands_still(&self) {
+        loop {
+            let oldest = self.children.lock().unanswered();
+            match oldest {
+                Some(at) if at.elapsed() >= FORK_TIMEOUT => return,
+                Some(at) => tokio::time::sleep_until(at + FORK_TIMEOUT).await,
+                None => self.asking.notified().await,
+            }
         }
     }
 

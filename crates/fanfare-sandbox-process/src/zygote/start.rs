@@ -78,6 +78,7 @@ pub(super) async fn start(
                 tmp: parts.tmp.clone(),
                 children: Mutex::default(),
                 stop,
+                asking: Notify::new(),
                 gone,
                 cgroup: parts.cgroup.clone(),
                 limits,

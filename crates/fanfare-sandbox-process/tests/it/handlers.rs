@@ -7,7 +7,7 @@ use fanfare_sandbox::{LogStream, Runtime};
 use fanfare_types::{CodeDigest, Contract, ExitCause, RevisionSpec, StartFailureKind, StopMode};
 
 use crate::cases;
-use crate::support::{Lab, ask, block_on, id, revision};
+use crate::support::{EVENT_TIMEOUT, Lab, ask, block_on, id, revision};
 
 cases![
     python_imports_once_for_many_sandboxes,
@@ -15,6 +15,7 @@ cases![
     python_failures_name_their_cause,
     python_with_threads_starts_afresh,
     a_killed_zygote_is_made_again,
+    a_zygote_that_stands_still_is_made_again,
     several_handler_processes_serve_one_sandbox,
     javascript_serves,
     a_missing_interpreter_is_named,
@@ -182,6 +183,24 @@ fn a_killed_zygote_is_made_again() {
             tries += 1;
             assert!(tries < 100, "no new template");
         };
+        assert_eq!(ask(&again.endpoint, "out = 'again'").await.unwrap().1, "again");
+        lab.close().await;
+    });
+}
+
+fn a_zygote_that_stands_still_is_made_again() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, &[("f.py", EVAL)]);
+        let started = lab.create(1, &spec).await.unwrap();
+        let freeze = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP); out = 'frozen'";
+        assert_eq!(ask(&started.endpoint, freeze).await.unwrap().1, "frozen");
+        // Its status is never told.
+        tokio::time::timeout(EVENT_TIMEOUT, lab.stop(1, StopMode::Graceful)).await.expect("an end");
+        assert_eq!(lab.exit(1).await.cause, ExitCause::Stopped);
+        let waiting = tokio::time::timeout(EVENT_TIMEOUT, lab.create(2, &spec)).await.expect("an answer");
+        assert_eq!(waiting.unwrap_err().kind, StartFailureKind::Node);
+        let again = lab.create(3, &spec).await.unwrap();
         assert_eq!(ask(&again.endpoint, "out = 'again'").await.unwrap().1, "again");
         lab.close().await;
     });

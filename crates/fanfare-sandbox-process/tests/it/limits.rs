@@ -13,6 +13,7 @@ cases![
     cpu_is_limited_and_counted,
     output_comes_as_lines,
     causes_of_ends_are_told_apart,
+    all_of_many_are_limited,
 ];
 
 fn a_full_tmp_stays_inside() {
@@ -139,6 +140,30 @@ fn causes_of_ends_are_told_apart() {
             assert!(crate::support::ask(&started.endpoint, code).await.is_err());
             assert_eq!(lab.exit(n).await.cause, cause, "{code}");
         }
+        lab.close().await;
+    });
+}
+
+/// Whatever numbers descriptors have in a launcher that has many.
+fn all_of_many_are_limited() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let sleeper = lab.http(1, &[], &["/bin/sleep", "600"], true);
+        for n in 1..=120 {
+            lab.create(n, &sleeper).await.unwrap();
+        }
+        let me = i32::try_from(std::process::id()).unwrap();
+        let mut hierarchies = std::collections::BTreeMap::<usize, usize>::new();
+        let instance = crate::support::instance_of(&lab.dir.path().join("run"));
+        for pid in crate::support::descendants(me) {
+            let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            match cgroups.lines().filter(|line| line.contains(&instance)).count() {
+                // The launcher, or another test's.
+                0 => {}
+                joined => *hierarchies.entry(joined).or_default() += 1,
+            }
+        }
+        assert_eq!(hierarchies.into_values().collect::<Vec<_>>(), [240], "each is in all of them");
         lab.close().await;
     });
 }

@@ -21,7 +21,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 
 /// Longest wait for an event that must come.
-const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a test in an async runtime of its own.
 pub(crate) fn block_on<F: Future<Output = ()>>(test: F) {
