@@ -177,7 +177,16 @@ function traceOf(error) {
   return error.stack.split('\n').filter((line) => !own(line)).join('\n');
 }
 
-function makeContext(settings, request, body) {
+let logger = null;
+
+/** Standard error, where the platform's log lines come from; standard output is the handler's own. */
+function theLogger() {
+  logger ??= new console.Console(process.stderr);
+  return logger;
+}
+
+/** `arrived` is when the head was read, on the clock of `performance.now()`. */
+function makeContext(settings, request, body, arrived) {
   const rawHeaders = [];
   const headers = Object.create(null);
   for (let i = 0; i < request.rawHeaders.length; i += 2) {
@@ -193,19 +202,20 @@ function makeContext(settings, request, body) {
   const deadlineMs = /^[0-9]{1,12}$/.test(headers['x-fanfare-deadline-ms'] ?? '')
     ? Number(headers['x-fanfare-deadline-ms'])
     : null;
-  const begun = performance.now();
+  const remainingMs = () => deadlineMs - (performance.now() - arrived);
   return {
     requestId: headers['x-request-id'] ?? '',
     functionName: settings.functionName,
     revision: settings.revision,
     sandboxId: settings.sandboxId,
     memoryLimitInMb: settings.memoryLimitMb,
-    deadlineMs: deadlineMs === null ? null : Date.now() + deadlineMs,
+    deadlineMs: deadlineMs === null ? null : Math.floor(Date.now() + remainingMs()),
     getRemainingTimeInMillis() {
-      return deadlineMs === null ? null : Math.max(0, Math.floor(deadlineMs - (performance.now() - begun)));
+      return deadlineMs === null ? null : Math.max(0, Math.floor(remainingMs()));
     },
-    // Standard error, where the platform's log lines come from; standard output is the handler's own.
-    logger: new console.Console(process.stderr),
+    get logger() {
+      return theLogger();
+    },
     http: {
       method: request.method,
       path: mark < 0 ? target : target.slice(0, mark),
@@ -395,6 +405,7 @@ class Server {
 
   async onRequest(request, response) {
     const { socket } = request;
+    const arrived = performance.now();
     this.inFlight += 1;
     response.sendDate = false;
     // An error of the socket is followed by close, which is where it is dealt with.
@@ -412,7 +423,7 @@ class Server {
       return;
     }
     this.busy.add(socket);
-    const answer = await this.call(request, body);
+    const answer = await this.call(request, body, arrived);
     try {
       await this.send(response, answer, request.method === 'HEAD');
     } catch (error) {
@@ -479,8 +490,8 @@ class Server {
     request.resume();
   }
 
-  async call(request, body) {
-    const context = makeContext(this.settings, request, body);
+  async call(request, body, arrived) {
+    const context = makeContext(this.settings, request, body, arrived);
     try {
       const answer = makeAnswer(await this.handler(makeEvent(context.http), context));
       if (isStream(answer.body)) {

@@ -135,6 +135,16 @@ class Http:
             idle.request()
             self.assertEqual(idle.answer().status, 200)
 
+    def test_the_time_that_is_left_counts_from_the_head(self):
+        sandbox = self.sandbox(FANFARE_BODY_BYTES_MAX="100")
+        with sandbox.connect() as client:
+            client.send(b"POST / HTTP/1.1\r\nexpect: 100-continue\r\nx-fanfare-deadline-ms: 5000\r\ncontent-length: 3\r\n\r\n")
+            self.assertEqual(client.answer().status, 100)
+            # The head was read before this, and the body comes after it.
+            self.assertFalse(select.select([client.sock], [], [], 0.3)[0])
+            client.send(b"abc")
+            self.assertLessEqual(client.answer().json()["remaining"], 4700)
+
     def test_a_peer_that_leaves_in_a_body(self):
         sandbox = self.sandbox()
         with sandbox.connect() as client:
