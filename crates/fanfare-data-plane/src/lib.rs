@@ -8,6 +8,10 @@
 //! Clients name a function by host (`Host: NAME` or `NAME.anything`) or by path (`/function/NAME/…`); path, query
 //! and body reach it byte for byte. Every answer has `X-Request-Id` and `Server-Timing`; every refusal has
 //! `X-Fanfare-Reason` and a problem document that says why and what to do.
+//!
+//! Two refusals are the HTTP library's own and bare, for it gives no say in them: what is no HTTP/1 request any more
+//! after a good one on the same connection (400, 414 or 431, and the end of the connection), and an HTTP/2 header list
+//! over its limit (431).
 
 mod activity;
 mod body;
