@@ -195,6 +195,7 @@ pub(crate) async fn ready(body: &mut Body, cgroup: &Cgroup, cloned: Cloned) -> R
     let mut reached_sender = Some(reached_sender);
     let mut watching = true;
     let mut gate = cloned.gate.as_ref();
+    let mut greeted = cloned.forked.is_some();
     loop {
         tokio::select! {
             event = body.event() => match event {
@@ -230,7 +231,10 @@ pub(crate) async fn ready(body: &mut Body, cgroup: &Cgroup, cloned: Cloned) -> R
                     _ => return Ok(up),
                 },
                 Ok(Some((GateWord::Failed(why), _))) => return Err(NotReady::Failed(why.into_failure())),
-                Ok(Some((GateWord::Hello, _))) => {}
+                Ok(Some((GateWord::Hello, _))) if !greeted => greeted = true,
+                Ok(Some((GateWord::Hello, _))) => {
+                    return Err(NotReady::Failed(node_failure("gate", "the sandbox said hello again")));
+                }
                 // It has ended, of which the body tells more.
                 Ok(None) => gate = None,
                 Err(error) => return Err(NotReady::Failed(node_failure("gate", error))),

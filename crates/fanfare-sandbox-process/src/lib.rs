@@ -4,6 +4,7 @@
 //! process that clones every sandbox; the daemon itself never forks. See [`Isolation`] for what is enforced,
 //! and [`audit`] for what is left over when everything has been killed.
 
+mod attempts;
 mod body;
 mod broker;
 mod build;

@@ -10,12 +10,19 @@ use crate::deps;
 use crate::revision::{Files, Prepared, Revision, assemble, failure, node_failure};
 use crate::shared::{Shared, is_executable};
 
-/// What a revision's sandboxes need, made at the first call. A failure is not kept: the next call tries again.
+/// What a revision's sandboxes need, made at the first call.
 pub(crate) async fn prepared(
     shared: &Arc<Shared>,
     revision: &Arc<Revision>,
 ) -> Result<Arc<Prepared>, StartFailure> {
-    revision.prepared.get_or_try_init(|| prepare(shared, revision)).await.cloned()
+    if let Some(prepared) = revision.prepared.get() {
+        return Ok(prepared);
+    }
+    let (shared, revision) = (shared.clone(), revision.clone());
+    // A task of its own: it is for all sandboxes, and must not end with the time of the one that asked first.
+    let making =
+        tokio::spawn(async move { revision.prepared.get_or_make(prepare(&shared, &revision)).await });
+    making.await.map_err(|e| node_failure("preparing", e))?
 }
 
 async fn prepare(shared: &Arc<Shared>, revision: &Arc<Revision>) -> Result<Arc<Prepared>, StartFailure> {

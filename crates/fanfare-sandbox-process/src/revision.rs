@@ -5,8 +5,8 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use fanfare_types::{Contract, RevisionSpec, StartFailure, StartFailureKind};
-use tokio::sync::OnceCell;
 
+use crate::attempts::Attempts;
 use crate::launcher::protocol::Bind;
 use crate::root::{DEPS_DIR, FUNCTION_DIR, SHIM_DIR};
 use crate::zygote::Zygotes;
@@ -22,13 +22,14 @@ pub(crate) const LISTENER_FD: i32 = 3;
 /// A shim's gate.
 pub(crate) const GATE_FD: i32 = 4;
 
-/// A failed start with its sentence cut to its limit.
-pub(crate) fn failure(kind: StartFailureKind, detail: impl Into<String>) -> StartFailure {
-    let mut detail: String = detail.into();
-    if let Some((at, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
-        detail.truncate(at);
-    }
-    StartFailure { kind, detail, log_tail: String::new() }
+/// A failed start with its sentence.
+pub(crate) fn failure(kind: StartFailureKind, detail: impl AsRef<str>) -> StartFailure {
+    StartFailure { kind, detail: sentence(detail.as_ref()), log_tail: String::new() }
+}
+
+/// One line within its limit of a text that user code may have written.
+pub(crate) fn sentence(text: &str) -> String {
+    text.chars().take(DETAIL_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A failure of the node's own.
@@ -80,15 +81,15 @@ pub(crate) struct Revision {
     pub(crate) spec: Arc<RevisionSpec>,
     /// Its own user and group; `None` where the daemon is not root.
     pub(crate) uid: Option<u32>,
-    /// Computed once; failures are not kept.
-    pub(crate) prepared: OnceCell<Arc<Prepared>>,
+    /// Computed once.
+    pub(crate) prepared: Attempts<Arc<Prepared>>,
     /// Its template, for languages that have one.
     pub(crate) zygotes: Zygotes,
 }
 
 impl Revision {
     pub(crate) fn new(spec: Arc<RevisionSpec>, uid: Option<u32>) -> Self {
-        Revision { spec, uid, prepared: OnceCell::new(), zygotes: Zygotes::default() }
+        Revision { spec, uid, prepared: Attempts::default(), zygotes: Zygotes::default() }
     }
 
     /// Name of what belongs to the revision, not to one of its sandboxes.
@@ -278,5 +279,6 @@ mod tests {
     fn a_sentence_is_cut_between_characters() {
         let long = failure(StartFailureKind::Node, "é".repeat(400));
         assert_eq!(long.detail.chars().count(), DETAIL_CHARS_MAX);
+        assert_eq!(sentence("one\n\u{1b}two"), "one  two");
     }
 }

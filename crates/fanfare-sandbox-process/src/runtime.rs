@@ -151,9 +151,7 @@ impl Runtime for ProcessRuntime {
             shared.open()?;
             let revision = shared.revision(revision)?;
             // Apart from the proof, whose time does not include installing dependencies.
-            let (for_task, r) = (shared.clone(), revision.clone());
-            let preparing = tokio::spawn(async move { crate::prepare::prepared(&for_task, &r).await });
-            preparing.await.map_err(|e| node_failure("preparing", e))??;
+            crate::prepare::prepared(&shared, &revision).await?;
             let answer = sandbox::begin(&shared, id, revision, Purpose::Prove)?;
             let result = answer.await.map_err(|e| node_failure("supervisor", e))?;
             stop(&shared, id, StopMode::Kill).await;

@@ -150,12 +150,7 @@ impl Sandbox {
 
     async fn start(&mut self) -> Result<Started, StartFailure> {
         let deadline = self.ordered + self.revision.spec.timeouts.start;
-        let (shared, revision) = (self.shared.clone(), self.revision.clone());
-        // A task of its own: what it prepares is for all sandboxes, and must not end with this one's time.
-        let preparing = tokio::spawn(async move { prepare::prepared(&shared, &revision).await });
-        let prepared = self
-            .within(deadline, async { preparing.await.map_err(|e| node_failure("preparing", e))? })
-            .await?;
+        let prepared = self.within(deadline, prepare::prepared(&self.shared, &self.revision)).await?;
         self.make(&prepared).await?;
         let (stop, limit) = (self.stop.clone(), self.revision.spec.timeouts.start);
         tokio::select! {

@@ -18,9 +18,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, OnceCell, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::attempts::Attempts;
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
 use crate::gate::{MESSAGE_BYTES_MAX, ShimFailure};
@@ -55,14 +56,11 @@ pub(crate) enum Template {
 /// The template of one revision, made at its first use and again when it has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Zygotes {
-    current: Mutex<Arc<Slot>>,
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    template: OnceCell<Template>,
-    /// Ends the template, or its making.
+    current: Attempts<Template>,
+    /// Ends the making of one.
     stop: Arc<Notify>,
+    /// Those that have ended, until nothing of them is left.
+    leaving: Mutex<Vec<watch::Receiver<bool>>>,
 }
 
 impl Zygotes {
@@ -73,32 +71,45 @@ impl Zygotes {
         revision: &Arc<Revision>,
         prepared: &Arc<Prepared>,
     ) -> Result<Template, StartFailure> {
-        let slot = {
-            let mut current = self.current.lock();
-            if current.template.get().is_some_and(|t| matches!(t, Template::Zygote(z) if z.ended())) {
-                *current = Arc::default();
-            }
-            current.clone()
-        };
+        if let Some(Template::Zygote(ended)) = self.current.renew(Template::has_ended) {
+            let mut leaving = self.leaving.lock();
+            leaving.retain(|gone| !*gone.borrow());
+            leaving.push(ended.gone.clone());
+        }
+        if let Some(made) = self.current.get() {
+            return Ok(made);
+        }
         let (shared, revision, prepared) = (shared.clone(), revision.clone(), prepared.clone());
         // A task of its own: a sandbox that gives up must not take the template that others wait for with it.
         let made = tokio::spawn(async move {
-            let stop = slot.stop.clone();
-            slot.template.get_or_try_init(|| start::start(shared, revision, prepared, stop)).await.cloned()
+            let zygotes = &revision.zygotes;
+            let start = start::start(shared, revision.clone(), prepared, zygotes.stop.clone());
+            zygotes.current.get_or_make(start).await
         });
         made.await.map_err(|e| node_failure("template", e))?
     }
 
     /// Ends it and waits until nothing of it is left.
     pub(crate) async fn close(&self) {
-        let slot = std::mem::take(&mut *self.current.lock());
-        slot.stop.notify_one();
+        self.stop.notify_one();
         // Waits for a making that is under way, which has just been told to end.
-        let made = slot.template.get_or_try_init(|| async { Err(()) }).await;
+        let made =
+            self.current.get_or_make(async { Err(node_failure("template", "it is not needed")) }).await;
+        let mut leaving = std::mem::take(&mut *self.leaving.lock());
         if let Ok(Template::Zygote(zygote)) = made {
-            let mut gone = zygote.gone.clone();
+            zygote.stop.notify_one();
+            leaving.push(zygote.gone.clone());
+        }
+        for mut gone in leaving {
+            // An error means that its task has ended, too.
             let _ = gone.wait_for(|gone| *gone).await;
         }
+    }
+}
+
+impl Template {
+    fn has_ended(&self) -> bool {
+        matches!(self, Template::Zygote(zygote) if zygote.ended())
     }
 }
 
@@ -189,7 +200,10 @@ async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<
                 break;
             }
             word = word(&zygote.control) => match word {
-                Ok(Some(word)) => zygote.hear(word),
+                Ok(Some(word)) => if let Err(word) = zygote.hear(word) {
+                    tracing::warn!(zygote = parts.name, ?word, "ended for a word out of place");
+                    break;
+                },
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(zygote = parts.name, %error, "ended for what it said");
@@ -241,7 +255,7 @@ impl Zygote {
     ) -> Result<oneshot::Receiver<i32>, StartFailure> {
         let (forked_sender, forked) = oneshot::channel();
         let (exited_sender, exited) = oneshot::channel();
-        let id = {
+        let (id, grown) = {
             let mut children = self.children.lock();
             if children.ended || children.waiting.len() >= CHILDREN_MAX {
                 return Err(node_failure("zygote", "it has ended, or has too many children"));
@@ -253,16 +267,19 @@ impl Zygote {
                 self.asking.notify_one();
             }
             children.asked.push_back((Instant::now(), id));
-            if children.waiting.len() > children.room {
+            let short = children.waiting.len() > children.room;
+            if short {
                 children.room = children.waiting.len() + CHILDREN_STEP;
-                self.cgroup.raise(Limits {
-                    memory_bytes: self.limits.memory_bytes + CHILD_MEMORY_BYTES * children.room as u64,
-                    pids: self.limits.pids + FORKS_MAX,
-                    ..self.limits
-                });
             }
-            id
+            (id, short.then_some(children.room as u64))
         };
+        if let Some(room) = grown {
+            self.cgroup.raise(Limits {
+                memory_bytes: self.limits.memory_bytes + CHILD_MEMORY_BYTES * room,
+                pids: self.limits.pids + FORKS_MAX,
+                ..self.limits
+            });
+        }
         let tmp = format!("/tmp/{sandbox}");
         let env = BTreeMap::from([
             ("FANFARE_SANDBOX_ID", sandbox),
@@ -296,26 +313,28 @@ impl Zygote {
         }
     }
 
-    fn hear(&self, word: ZygoteWord) {
+    /// Takes a word. Each has its place once: what user code says beside that would keep the daemon busy for nothing.
+    fn hear(&self, word: ZygoteWord) -> Result<(), ZygoteWord> {
         let mut children = self.children.lock();
         match word {
             ZygoteWord::Forked { id } => {
-                if let Some(forked) = children.waiting.get_mut(&id).and_then(|c| c.forked.take()) {
-                    let _ = forked.send(Ok(()));
-                }
+                let forked = children.waiting.get_mut(&id).and_then(|c| c.forked.take()).ok_or(word)?;
+                let _ = forked.send(Ok(()));
             }
-            ZygoteWord::ForkFailed { id, detail } => {
-                if let Some(forked) = children.waiting.remove(&id).and_then(|c| c.forked) {
-                    let _ = forked.send(Err(detail));
-                }
+            ZygoteWord::ForkFailed { id, ref detail } => {
+                let child = children.waiting.get_mut(&id);
+                let Some(forked) = child.and_then(|c| c.forked.take()) else { return Err(word) };
+                let _ = forked.send(Err(detail.clone()));
+                children.waiting.remove(&id);
             }
             ZygoteWord::Exited { id, code, signal } => {
-                if let Some(child) = children.waiting.remove(&id) {
-                    // As `wait` would have given it.
-                    let _ = child.exited.send(code.unwrap_or(0) << 8 | signal.unwrap_or(0) & 0x7f);
-                }
+                let forked = children.waiting.get(&id).is_some_and(|c| c.forked.is_none());
+                let child = children.waiting.remove(&id).filter(|_| forked).ok_or(word)?;
+                // As `wait` would have given it.
+                let _ = child.exited.send(code.unwrap_or(0) << 8 | signal.unwrap_or(0) & 0x7f);
             }
-            ZygoteWord::Imported {} | ZygoteWord::Unsafe { .. } | ZygoteWord::Failed(_) => {}
+            ZygoteWord::Imported {} | ZygoteWord::Unsafe { .. } | ZygoteWord::Failed(_) => return Err(word),
         }
+        Ok(())
     }
 }

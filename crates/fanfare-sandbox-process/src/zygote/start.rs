@@ -19,7 +19,7 @@ use crate::launcher::protocol::{Tmp, TmpMount};
 use crate::link::Link;
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
-use crate::revision::{Prepared, Revision, failure, node_failure};
+use crate::revision::{Prepared, Revision, failure, node_failure, sentence};
 use crate::shared::{Owner, Shared};
 use crate::sys;
 use crate::zygote::{CONTROL_FD, Template, Zygote, ZygoteWord, live, word};
@@ -77,7 +77,7 @@ pub(super) async fn start(
                 link: parts.link.clone(),
                 tmp: parts.tmp.clone(),
                 children: Mutex::default(),
-                stop,
+                stop: Arc::default(),
                 asking: Notify::new(),
                 gone,
                 cgroup: parts.cgroup.clone(),
@@ -149,7 +149,8 @@ async fn imported(
             word = word(control), if open => match word.map_err(|e| node_failure("zygote", e))? {
                 Some(ZygoteWord::Imported {}) => return Ok(true),
                 Some(ZygoteWord::Unsafe { why, detail }) => {
-                    let text = format!("no template: the import left {why} ({detail}); each sandbox imports anew");
+                    let said = sentence(&format!("{why} ({detail})"));
+                let text = format!("no template: the import left {said}; each sandbox imports anew");
                     log.line(LogStream::Platform, text);
                     return Ok(false);
                 }

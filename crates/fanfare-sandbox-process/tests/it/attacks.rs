@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fanfare_types::{Contract, RevisionSpec};
+use fanfare_sandbox::Runtime;
+use fanfare_types::{Contract, ExitCause, RevisionSpec};
 
 use crate::cases;
 use crate::support::{Lab, ask, block_on, id, revision};
@@ -11,6 +12,7 @@ cases![
     links_in_a_templates_directory_lead_nowhere,
     temporary_directories_survive_other_starts,
     descriptors_cannot_be_sent_to_the_daemon,
+    a_template_that_speaks_out_of_place_is_ended,
 ];
 
 /// Executes what it is sent.
@@ -102,6 +104,23 @@ def handler(event, context): return "ok"
             let create = tokio::time::timeout(Duration::from_secs(20), lab.create(u64::from(n), &spec));
             assert!(create.await.is_ok(), "the daemon hangs");
         }
+        lab.close().await;
+    });
+}
+
+fn a_template_that_speaks_out_of_place_is_ended() {
+    let text = r#"
+import os, signal
+signal.signal(signal.SIGALRM, lambda *_: os.write(4, b'{"type":"exited","id":77,"code":0}'))
+signal.setitimer(signal.ITIMER_REAL, 0.5)
+def handler(event, context): return "ok"
+"#;
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, text);
+        lab.create(1, &spec).await.unwrap();
+        assert_eq!(lab.exit(1).await.cause, ExitCause::Signal(9), "its children go with it");
+        lab.runtime.shutdown().await;
         lab.close().await;
     });
 }

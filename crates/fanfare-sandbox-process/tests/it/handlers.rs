@@ -14,6 +14,7 @@ cases![
     python_children_have_limits_and_a_directory_of_their_own,
     python_failures_name_their_cause,
     python_with_threads_starts_afresh,
+    a_broken_import_is_tried_once_for_all_who_wait,
     a_killed_zygote_is_made_again,
     a_zygote_that_stands_still_is_made_again,
     several_handler_processes_serve_one_sandbox,
@@ -156,6 +157,26 @@ fn python_with_threads_starts_afresh() {
             3,
             "once to try, once each"
         );
+        lab.close().await;
+    });
+}
+
+fn a_broken_import_is_tried_once_for_all_who_wait() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let text =
+            "import time\nprint('importing', flush=True)\ntime.sleep(0.5)\nraise ValueError('no good')";
+        let spec = python(&lab, 1, &[("f.py", text)]);
+        let all = futures_util::future::join_all((1..=20).map(|n| lab.create(n, &spec))).await;
+        for result in all {
+            assert_eq!(result.unwrap_err().kind, StartFailureKind::ImportFailed);
+        }
+        let imports = lab.logs.borrow().iter().filter(|l| l.text == "importing").count();
+        assert!(imports < 5, "{imports} imports for 20 starts at once");
+        lab.create(21, &spec).await.unwrap_err();
+        let again = lab.logs.borrow().iter().filter(|l| l.text == "importing").count();
+        assert_eq!(again, imports + 1, "a later start tries anew");
+        lab.runtime.shutdown().await;
         lab.close().await;
     });
 }
