@@ -80,7 +80,12 @@ impl ControlHub {
                 tracing::warn!(%node, "a second hello on one stream; closing it");
                 break;
             }
-            open = messages.is_empty() || self.pass(Input::FromNode { node, stream, messages }, &pulse).await;
+            let mut messages = messages;
+            messages.retain(|message| *message != FromNode::Heartbeat);
+            open = match messages.is_empty() {
+                true => self.heard(&pulse),
+                false => self.pass(Input::FromNode { node, stream, messages }, &pulse).await,
+            };
             next = rx.recv().await.map(|batch| batch.messages);
         }
         drop(rx);
@@ -108,8 +113,14 @@ impl ControlHub {
                 break;
             }
             let received = self.clock.now();
-            open = messages.is_empty()
-                || self.pass(Input::FromDataPlane { data_plane, stream, messages, received }, &pulse).await;
+            let mut messages = messages;
+            messages.retain(|message| *message != FromDataPlane::Heartbeat);
+            open = match messages.is_empty() {
+                true => self.heard(&pulse),
+                false => {
+                    self.pass(Input::FromDataPlane { data_plane, stream, messages, received }, &pulse).await
+                }
+            };
             next = rx.recv().await.map(|batch| batch.messages);
         }
         drop(rx);
@@ -142,6 +153,13 @@ impl ControlHub {
                 None
             }
         }
+    }
+
+    /// Nothing but a word that the peer lives: the pulse keeps it, and the engine, whom thousands of idle peers would
+    /// wake all the time, need not hear of it. The stream stays open.
+    fn heard(&self, pulse: &Pulse) -> bool {
+        pulse.beat(self.clock.now());
+        true
     }
 
     /// Hands something to the engine; `false` when the control plane is stopping. While the engine is behind, the

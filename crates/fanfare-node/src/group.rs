@@ -22,9 +22,10 @@ use crate::{GroupOptions, Handle, Node, StartError, failure};
 
 /// Links that a group opens at once, and log transfers without a line.
 const DIALS_MAX: usize = 32;
-/// Longest silence of a daemon of a group: as seldom as leaves it twice as long to be late, and seldom enough asked
-/// after by the control plane's pings.
-const HEARTBEAT_INTERVAL: Duration = LIVENESS_TIMEOUT.checked_div(3).expect("3 is not zero");
+/// Longest silence of an idle daemon of a group. It leaves a word most of what would be its loss to be late, and comes
+/// before the control plane's ping would ask.
+const HEARTBEAT_INTERVAL: Duration =
+    LIVENESS_TIMEOUT.checked_div(8).expect("8 is not zero").saturating_mul(3);
 /// Silence of the control plane after which a daemon of a group asks whether it lives.
 const PING_AFTER: Duration = Duration::from_secs(5);
 
