@@ -20,6 +20,7 @@ mod link;
 mod logs;
 mod notify;
 mod options;
+mod pace;
 mod prepare;
 mod process;
 mod procfs;

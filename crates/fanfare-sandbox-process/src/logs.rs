@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fanfare_sandbox::{LogLine, LogSink, LogStream};
 use fanfare_types::limits::{LOG_TAIL_BYTES, LOG_TAIL_LINES};
@@ -13,12 +13,20 @@ use parking_lot::Mutex;
 use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use crate::pace::Pace;
 
 /// Bytes of one line; a longer one is passed on in pieces that say so.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
+/// How fast one output is taken: so many lines and bytes in a second, and what comes at once of [`BURST`] seconds. The
+/// daemon works longer on a line than a program that prints nothing but line ends, and has others to serve.
+const LINES_PER_S: u32 = 5_000;
+const BYTES_PER_S: u32 = 4 << 20;
+const BURST: Duration = Duration::from_secs(4);
 /// End of a piece of a line that goes on.
 const CONTINUES: &str = " [line continues]";
 /// How long the end of the output is waited for once all processes have ended. Everything written is in the pipe by
@@ -134,24 +142,33 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Outputs {
     tasks: Vec<JoinHandle<()>>,
+    /// True once no more can be written.
+    ending: watch::Sender<bool>,
 }
 
 impl Outputs {
     /// Makes the two pipes and reads them until all writers have ended. Returns the writing ends: stdout, stderr.
     pub(crate) fn open(log: &Log) -> io::Result<(Self, OwnedFd, OwnedFd)> {
+        let (ending, ended) = watch::channel(false);
         let mut tasks = Vec::new();
         let mut open = |stream| -> io::Result<OwnedFd> {
             let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             rustix::io::ioctl_fionbio(&read, true)?;
-            tasks.push(tokio::spawn(pump(Receiver::from_owned_fd(read)?, log.clone(), stream)));
+            tasks.push(tokio::spawn(pump(
+                Receiver::from_owned_fd(read)?,
+                log.clone(),
+                stream,
+                ended.clone(),
+            )));
             Ok(write)
         };
         let (stdout, stderr) = (open(LogStream::Stdout)?, open(LogStream::Stderr)?);
-        Ok((Outputs { tasks }, stdout, stderr))
+        Ok((Outputs { tasks, ending }, stdout, stderr))
     }
 
     /// Waits until everything has been read; the writers must have ended.
     pub(crate) async fn drain(&mut self) {
+        self.ending.send_replace(true);
         for task in &mut self.tasks {
             if tokio::time::timeout(DRAIN, &mut *task).await.is_err() {
                 task.abort();
@@ -167,20 +184,38 @@ impl Drop for Outputs {
     }
 }
 
-async fn pump(mut pipe: Receiver, log: Log, stream: LogStream) {
+async fn pump(mut pipe: Receiver, log: Log, stream: LogStream, mut ending: watch::Receiver<bool>) {
     let mut lines = Lines::default();
     let mut buffer = Vec::new();
+    let mut pace = Pace::new(BURST, Instant::now());
+    let mut told = false;
     loop {
         // The buffer exists only while there is something to read: most sandboxes are silent.
         if pipe.readable().await.is_err() {
             break;
         }
         buffer.reserve(READ_BYTES);
-        match pipe.read_buf(&mut buffer).await {
+        let mut count = 0;
+        let read = match pipe.read_buf(&mut buffer).await {
             Ok(0) | Err(_) => break,
-            Ok(_) => lines.feed(&buffer, |text| log.line(stream, text)),
-        }
+            Ok(read) => u32::try_from(read).unwrap_or(u32::MAX),
+        };
+        lines.feed(&buffer, |text| {
+            count += 1;
+            log.line(stream, text);
+        });
         buffer = Vec::new();
+        let cost = Duration::from_secs(1) / LINES_PER_S * count + Duration::from_secs(1) / BYTES_PER_S * read;
+        if let Some(resume) = pace.spend(cost, Instant::now()) {
+            if !std::mem::replace(&mut told, true) {
+                let text = format!(
+                    "writes faster than {LINES_PER_S} lines or {BYTES_PER_S} bytes in a second: it waits"
+                );
+                log.line(LogStream::Platform, text);
+            }
+            // What is in the pipe when its writers have ended is little, and read at once.
+            let _ = tokio::time::timeout_at(resume.into(), ending.wait_for(|ending| *ending)).await;
+        }
     }
     lines.finish(|text| log.line(stream, text));
 }
@@ -214,6 +249,25 @@ mod tests {
         assert_eq!(lines[0].len(), LINE_BYTES_MAX + CONTINUES.len());
         assert!(lines[0].ends_with(CONTINUES));
         assert_eq!(lines[1..], ["xxx", "y"]);
+    }
+
+    #[tokio::test]
+    async fn a_flood_is_paced_and_its_end_is_not_lost() {
+        let count = Arc::new(Mutex::new((0, 0)));
+        let counted = count.clone();
+        let sink: LogSink = Arc::new(move |line: LogLine| match line.stream {
+            LogStream::Platform => counted.lock().1 += 1,
+            _ => counted.lock().0 += 1,
+        });
+        let (mut outputs, stdout, stderr) = Outputs::open(&Log::new(sink, FunctionId(1), None)).unwrap();
+        drop(stderr);
+        let written = tokio::task::spawn_blocking(move || {
+            let mut file = std::fs::File::from(stdout);
+            (0..3).for_each(|_| std::io::Write::write_all(&mut file, &[b'\n'; 16 << 10]).unwrap());
+        });
+        written.await.unwrap();
+        outputs.drain().await;
+        assert_eq!(*count.lock(), (3 * (16 << 10), 1), "all of it, and one word about it");
     }
 
     #[test]

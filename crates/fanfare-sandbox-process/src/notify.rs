@@ -12,6 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketType};
@@ -19,12 +20,17 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
 
+use crate::pace::Pace;
 use crate::sys::{self, Answer, Notification};
 
 /// Entries of one `poll` that are looked at.
 const POLL_ENTRIES_MAX: usize = 64;
 /// Bytes of a `select` set.
 const SELECT_SET_BYTES: usize = 128;
+/// What one call may cost, and how much of that at once: an answer takes the daemon about a hundred microseconds, which
+/// a program that does nothing but call could otherwise make it spend without an end.
+const CALL: Duration = Duration::from_millis(1);
+const BURST: Duration = Duration::from_secs(1);
 /// Stack of the thread that answers one call.
 const STACK_BYTES: usize = 64 << 10;
 
@@ -47,34 +53,76 @@ pub(crate) enum Reached {
 }
 
 /// Answers the sandbox's calls until it has ended; reports the first that makes it ready.
+///
+/// Each is answered on a thread that nobody else needs: a call that was abandoned just before it is received leaves
+/// the receiver waiting for the next.
 pub(crate) async fn watch(notifications: OwnedFd, expect: Expect, ready: oneshot::Sender<Reached>) {
+    let Ok(first) = notifications.try_clone() else { return };
+    // While the program is still being executed, so that its call finds the thread there.
+    let up_to_ready = on_a_thread(move || {
+        if let Some(reached) = until_reached(&first, expect) {
+            let _ = ready.send(reached);
+        }
+    });
+    if up_to_ready.await.is_err() {
+        return;
+    }
     let Ok(fd) = sys::async_fd(notifications, Interest::READABLE) else { return };
-    let mut ready = Some(ready);
+    let mut pace = Pace::new(BURST, Instant::now());
     // Ends when no process has the filter any more: the descriptor then hangs up.
     while let Ok(mut readable) = fd.readable().await {
-        if state(fd.get_ref()).intersects(PollFlags::HUP | PollFlags::ERR) {
+        if has_hung_up(fd.get_ref()) {
             return;
+        }
+        if let Some(resume) = pace.spend(CALL, Instant::now()) {
+            tokio::time::sleep_until(resume.into()).await;
         }
         let Ok(for_thread) = fd.get_ref().try_clone() else { return };
-        let wanted = ready.is_some().then_some(expect);
-        let (sender, answered) = oneshot::channel();
-        // Not on a thread that others need: a call that was abandoned meanwhile leaves this waiting for the next.
-        let spawned = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
-            let _ = sender.send(answer_one(&for_thread, wanted));
-        });
-        if let Err(error) = spawned {
-            tracing::error!(%error, "no thread to answer a sandbox's system call");
+        if on_a_thread(move || answer_one(&for_thread, None)).await.is_err() {
             return;
-        }
-        if let Ok(Some(reached)) = answered.await
-            && let Some(ready) = ready.take()
-        {
-            let _ = ready.send(reached);
         }
         if !state(readable.get_inner()).contains(PollFlags::IN) {
             readable.clear_ready();
         }
     }
+}
+
+/// Runs work on a thread of its own; resolves to its result, or to an error when there is no thread.
+fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+    let (sender, done) = oneshot::channel();
+    let spawned = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
+        let _ = sender.send(work());
+    });
+    if let Err(error) = spawned {
+        tracing::error!(%error, "no thread to answer a sandbox's system calls");
+    }
+    done
+}
+
+/// Answers calls until one makes the sandbox ready; `None` when it ended before.
+fn until_reached(fd: &OwnedFd, expect: Expect) -> Option<Reached> {
+    let mut pace = Pace::new(BURST, Instant::now());
+    loop {
+        let mut poll = [PollFd::new(fd, PollFlags::IN)];
+        match rustix::event::poll(&mut poll, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+        if has_hung_up(fd) {
+            return None;
+        }
+        if let Some(reached) = answer_one(fd, Some(expect)) {
+            return Some(reached);
+        }
+        if let Some(resume) = pace.spend(CALL, Instant::now()) {
+            let wait = Timespec::try_from(resume.saturating_duration_since(Instant::now())).ok()?;
+            let _ = rustix::event::poll(&mut [], Some(&wait));
+        }
+    }
+}
+
+fn has_hung_up(fd: &OwnedFd) -> bool {
+    state(fd).intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 fn state(fd: &OwnedFd) -> PollFlags {

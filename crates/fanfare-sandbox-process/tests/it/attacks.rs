@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use fanfare_sandbox::Runtime;
-use fanfare_types::{Contract, ExitCause, RevisionSpec};
+use fanfare_types::{Contract, ExitCause, RevisionSpec, StopMode};
 
 use crate::cases;
-use crate::support::{Lab, ask, block_on, id, revision};
+use crate::support::{Lab, PROBE, ask, block_on, id, revision};
 
 cases![
     links_in_a_templates_directory_lead_nowhere,
     temporary_directories_survive_other_starts,
     descriptors_cannot_be_sent_to_the_daemon,
     a_template_that_speaks_out_of_place_is_ended,
+    a_flood_of_output_or_calls_is_slowed,
 ];
 
 /// Executes what it is sent.
@@ -121,6 +122,28 @@ def handler(event, context): return "ok"
         lab.create(1, &spec).await.unwrap();
         assert_eq!(lab.exit(1).await.cause, ExitCause::Signal(9), "its children go with it");
         lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
+
+fn a_flood_of_output_or_calls_is_slowed() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let started = lab.create(1, &lab.probe(1)).await.unwrap();
+        let flood = "import os\nif os.fork() == 0:\n  while True: os.write(1, b'\\n' * 65536)";
+        lab.run(1, &started, flood).await;
+        lab.line("it waits").await;
+        let (begun, before) = (std::time::Instant::now(), lab.logs.borrow().len());
+        let mut logs = lab.logs.clone();
+        logs.wait_for(|lines| lines.len() > before + 1_000).await.unwrap();
+        assert!(begun.elapsed() > Duration::from_secs(1), "1000 lines in {:?}", begun.elapsed());
+        lab.stop(1, StopMode::Kill).await;
+
+        let port = lab.http(2, &[("probe.py", PROBE)], &["python3", "probe.py", "port"], false);
+        let started = lab.create(2, &port).await.unwrap();
+        let calls = "import socket, time\ns = socket.socket(socket.AF_UNIX); s.bind('/tmp/x')\nt = time.monotonic()\nfor _ in range(2000): s.listen(1)\nprint(time.monotonic() - t)";
+        let took: f64 = lab.run(2, &started, calls).await.parse().unwrap();
+        assert!(took > 0.8, "2000 calls in {took} s");
         lab.close().await;
     });
 }
