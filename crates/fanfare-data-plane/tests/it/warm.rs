@@ -34,9 +34,10 @@ async fn a_warm_request_reaches_its_function_by_path_and_by_host() {
 
 #[tokio::test]
 async fn fields_are_added_kept_and_stripped() {
-    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
     let sandbox = Sandbox::new(rig.dir(), 1, echo);
     control.grant(1, &sandbox.endpoint, 1, None);
+    control.settle().await;
     let mut client = Connection::open(rig.address()).await;
     let request = Request::post("/function/hello")
         .header("host", "gateway.test")
