@@ -89,7 +89,8 @@ impl Build {
             std::os::unix::fs::chown(&self.out, Some(uid), Some(uid))
                 .map_err(|e| node_failure("build directory", e))?;
         }
-        let (mut outputs, stdout, stderr) = Outputs::open(log).map_err(|e| node_failure("pipes", e))?;
+        let (mut outputs, stdout, stderr) =
+            Outputs::open(log, self.uid).map_err(|e| node_failure("pipes", e))?;
         let mut spec = base_spec(name, self.uid);
         spec.argv = std::mem::take(&mut self.argv);
         spec.env = std::mem::take(&mut self.env);

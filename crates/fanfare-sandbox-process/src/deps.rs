@@ -107,7 +107,7 @@ async fn install(
         REQUIREMENTS,
     ];
     let mut binds = vec![Bind { from: text(code)?, to: FUNCTION_DIR.to_owned(), writable: false }];
-    for name in ["/etc/resolv.conf", "/etc/hosts"] {
+    for name in ["/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf"] {
         // The target of a link, so that what is bound is a file.
         if let Ok(real) = Path::new(name).canonicalize() {
             binds.push(Bind { from: text(&real)?, to: name.to_owned(), writable: false });

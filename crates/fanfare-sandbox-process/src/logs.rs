@@ -147,13 +147,17 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Makes the two pipes and reads them until all writers have ended. Returns the writing ends: stdout, stderr.
-    pub(crate) fn open(log: &Log) -> io::Result<(Self, OwnedFd, OwnedFd)> {
+    /// Makes the two pipes and reads them until all writers have ended. Returns the writing ends: stdout, stderr. They
+    /// belong to `uid`, for programs that open `/dev/stderr`.
+    pub(crate) fn open(log: &Log, uid: Option<u32>) -> io::Result<(Self, OwnedFd, OwnedFd)> {
         let (ending, ended) = watch::channel(false);
         let mut tasks = Vec::new();
         let mut open = |stream| -> io::Result<OwnedFd> {
             let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             rustix::io::ioctl_fionbio(&read, true)?;
+            if uid.is_some() {
+                std::os::unix::fs::fchown(&write, uid, uid)?;
+            }
             tasks.push(tokio::spawn(pump(
                 Receiver::from_owned_fd(read)?,
                 log.clone(),
@@ -259,7 +263,8 @@ mod tests {
             LogStream::Platform => counted.lock().1 += 1,
             _ => counted.lock().0 += 1,
         });
-        let (mut outputs, stdout, stderr) = Outputs::open(&Log::new(sink, FunctionId(1), None)).unwrap();
+        let (mut outputs, stdout, stderr) =
+            Outputs::open(&Log::new(sink, FunctionId(1), None), None).unwrap();
         drop(stderr);
         let written = tokio::task::spawn_blocking(move || {
             let mut file = std::fs::File::from(stdout);

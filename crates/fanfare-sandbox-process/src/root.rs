@@ -41,16 +41,8 @@ const SHM_BYTES: u64 = 16 << 20;
 const TMP_INODES: u64 = 32_768;
 
 /// Copied from the host where present.
-const ETC_FILES: [&str; 8] = [
-    "ld.so.cache",
-    "localtime",
-    "mime.types",
-    "services",
-    "protocols",
-    "ssl/openssl.cnf",
-    "pip.conf",
-    "gai.conf",
-];
+const ETC_FILES: [&str; 7] =
+    ["ld.so.cache", "localtime", "mime.types", "services", "protocols", "ssl/openssl.cnf", "gai.conf"];
 const PASSWD: &str = "root:x:0:0:root:/:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
@@ -147,7 +139,9 @@ fn etc(root: &Path) -> io::Result<bool> {
         fs::write(etc.join(name), text)?;
     }
     // Empty, so that a build's sandbox has something to mount the host's over.
-    fs::write(etc.join("resolv.conf"), "")?;
+    for name in ["resolv.conf", "pip.conf"] {
+        fs::write(etc.join(name), "")?;
+    }
     for name in ETC_FILES {
         copy_file(&host.join(name), &etc.join(name))?;
     }

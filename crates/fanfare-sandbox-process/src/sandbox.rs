@@ -199,7 +199,8 @@ impl Sandbox {
         let (Some(cgroup), listener) = (self.cgroup.clone(), self.listener.take()) else {
             return Err(node_failure("launch", "no cgroup"));
         };
-        let (outputs, stdout, stderr) = Outputs::open(&self.log).map_err(|e| node_failure("pipes", e))?;
+        let (outputs, stdout, stderr) =
+            Outputs::open(&self.log, self.revision.uid).map_err(|e| node_failure("pipes", e))?;
         self.outputs = Some(outputs);
         let launch = Launch {
             shared: &self.shared,

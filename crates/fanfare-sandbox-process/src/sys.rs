@@ -382,6 +382,13 @@ pub(crate) fn unshare(_proof: &SingleThreaded, namespaces: c_int) -> io::Result<
     }
 }
 
+/// Leaves the keys of whoever started this process behind. Without keyrings in the kernel there is nothing to leave.
+pub(crate) fn new_session_keyring() {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for a new, anonymous keyring; no memory is involved.
+    unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<c_char>()) };
+}
+
 /// Ends this process at once, without running anything registered to run at exit.
 pub(crate) fn exit_now(status: c_int) -> ! {
     // SAFETY: never returns and touches no memory.

@@ -158,7 +158,8 @@ fn limits(spec: &SpawnSpec) -> Result<(), SetupError> {
         )
     };
     set(Resource::Nofile, spec.nofile)?;
-    set(Resource::Core, 0)?;
+    // The kernel takes 1 for "none", 0 only for "no file": a program of the host's would still be started.
+    set(Resource::Core, 1)?;
     set(Resource::Memlock, 64 << 10)?;
     set(Resource::Msgqueue, 64 << 10)?;
     step(Step::Limits, fs::write("/proc/self/oom_score_adj", spec.oom_score_adj.to_string()))

@@ -87,6 +87,7 @@ struct Launcher {
 impl Launcher {
     fn start(proof: SingleThreaded, config: &Config) -> io::Result<(Self, Powers)> {
         rustix::process::setsid()?;
+        sys::new_session_keyring();
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         let children = sys::launcher_signals()?;
         // One for each process, as long as it runs.

@@ -53,7 +53,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_statfs, libc::SYS_fstatfs, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_readlinkat,
     libc::SYS_getdents64, libc::SYS_getcwd, libc::SYS_chdir, libc::SYS_fchdir, libc::SYS_mkdirat, libc::SYS_mknodat,
     libc::SYS_unlinkat, libc::SYS_renameat2, libc::SYS_renameat, libc::SYS_linkat, libc::SYS_symlinkat,
-    libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_utimensat,
+    libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchmodat2, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_utimensat,
     libc::SYS_truncate, libc::SYS_ftruncate, libc::SYS_fallocate, libc::SYS_fadvise64, libc::SYS_readahead,
     libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_sync, libc::SYS_syncfs, libc::SYS_sync_file_range,
     libc::SYS_flock, libc::SYS_fcntl, libc::SYS_dup, libc::SYS_dup3, libc::SYS_umask, libc::SYS_copy_file_range,
@@ -67,7 +67,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_mincore, libc::SYS_mlock, libc::SYS_mlock2, libc::SYS_munlock, libc::SYS_mlockall,
     libc::SYS_munlockall, libc::SYS_brk, libc::SYS_membarrier, libc::SYS_pkey_alloc, libc::SYS_pkey_free,
     libc::SYS_pkey_mprotect, libc::SYS_get_mempolicy, libc::SYS_remap_file_pages,
-    // Processes, threads, signals.
+    // Processes, threads, signals; some limits are conditional.
     libc::SYS_execve, libc::SYS_execveat, libc::SYS_exit, libc::SYS_exit_group, libc::SYS_wait4, libc::SYS_waitid,
     libc::SYS_kill, libc::SYS_tkill, libc::SYS_tgkill, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn, libc::SYS_rt_sigpending, libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigqueueinfo,
@@ -78,8 +78,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_getgid, libc::SYS_getegid, libc::SYS_getresuid, libc::SYS_getresgid, libc::SYS_getgroups,
     libc::SYS_setuid, libc::SYS_setgid, libc::SYS_setreuid, libc::SYS_setregid, libc::SYS_setresuid,
     libc::SYS_setresgid, libc::SYS_setgroups, libc::SYS_setfsuid, libc::SYS_setfsgid, libc::SYS_capget,
-    libc::SYS_capset, libc::SYS_prctl, libc::SYS_seccomp, libc::SYS_prlimit64, libc::SYS_getrlimit,
-    libc::SYS_setrlimit, libc::SYS_getrusage, libc::SYS_times, libc::SYS_getpriority, libc::SYS_setpriority,
+    libc::SYS_capset, libc::SYS_prctl, libc::SYS_seccomp, libc::SYS_getrlimit, libc::SYS_getrusage, libc::SYS_times, libc::SYS_getpriority, libc::SYS_setpriority,
     libc::SYS_sched_yield, libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity, libc::SYS_sched_getparam,
     libc::SYS_sched_setparam, libc::SYS_sched_getscheduler, libc::SYS_sched_setscheduler, libc::SYS_sched_getattr,
     libc::SYS_sched_setattr, libc::SYS_sched_get_priority_max, libc::SYS_sched_get_priority_min,
@@ -117,10 +116,6 @@ pub(super) const NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u32;
-
-/// Families of sockets that may be made.
-pub(super) const FAMILIES: [libc::c_int; 4] =
-    [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Calls with numbers above this one are newer than the list (`mseal`).
 pub(super) const LAST_KNOWN: u32 = 462;

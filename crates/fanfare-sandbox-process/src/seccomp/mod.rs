@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use crate::launcher::protocol::Watch;
 use crate::sys::BpfInstruction;
-use calls::{ALLOWED, ALLOWED_HERE, FAMILIES, LAST_KNOWN, NAMESPACES, WAITS};
+use calls::{ALLOWED, ALLOWED_HERE, LAST_KNOWN, NAMESPACES, WAITS};
 
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
@@ -48,25 +48,37 @@ enum Verdict {
     Allow,
     Fail(i32),
     Notify,
-    /// Allowed when all checks of one of the alternatives hold, else `EPERM`.
-    AllowIf(Vec<Vec<Check>>),
+    /// Allowed when all checks of one of the alternatives hold; else it fails with this error, or, when that is 0, does
+    /// nothing and succeeds.
+    AllowIf(Vec<Vec<Check>>, i32),
 }
 
-/// A check of the lower half of an argument; each of the checked ones is an `int`.
+/// A check of half of an argument. Where only the lower one is checked, the kernel takes an `int`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Check {
-    argument: u32,
+    /// Offset in `struct seccomp_data`.
+    at: u32,
     mask: u32,
     value: u32,
     equal: bool,
 }
 
-const fn is(argument: u32, value: u32) -> Check {
-    Check { argument, mask: u32::MAX, value, equal: true }
+/// Offset of an argument's lower half.
+const fn argument(number: u32) -> u32 {
+    ARGUMENTS + 8 * number
 }
 
-const fn is_not(argument: u32, value: u32) -> Check {
-    Check { argument, mask: u32::MAX, value, equal: false }
+const fn is(number: u32, value: u32) -> Check {
+    Check { at: argument(number), mask: u32::MAX, value, equal: true }
+}
+
+const fn is_not(number: u32, value: u32) -> Check {
+    Check { at: argument(number), mask: u32::MAX, value, equal: false }
+}
+
+/// That an argument's upper half is zero.
+const fn is_short(number: u32) -> Check {
+    Check { at: argument(number) + 4, mask: u32::MAX, value: 0, equal: true }
 }
 
 /// The three filters there are, compiled.
@@ -100,29 +112,53 @@ fn verdicts(notify: &[i64], no_linger: bool) -> BTreeMap<u32, Verdict> {
     let number = |call: &i64| u32::try_from(*call).unwrap_or(u32::MAX);
     let mut all: BTreeMap<u32, Verdict> =
         ALLOWED.iter().chain(ALLOWED_HERE).map(|call| (number(call), Verdict::Allow)).collect();
-    let no_namespace = Check { argument: 0, mask: NAMESPACES, value: 0, equal: true };
-    let families = FAMILIES.iter().map(|family| match *family {
-        libc::AF_NETLINK => vec![is(0, libc::AF_NETLINK as u32), is(2, libc::NETLINK_ROUTE as u32)],
-        family => vec![is(0, family as u32)],
-    });
+    let no_namespace = Check { at: argument(0), mask: NAMESPACES, value: 0, equal: true };
     // A terminal that someone passed in must not be typed on.
     let no_typing = vec![is_not(1, libc::TIOCSTI as u32), is_not(1, libc::TIOCLINUX as u32)];
-    let conditional = [
-        (libc::SYS_clone, vec![vec![no_namespace]]),
-        (libc::SYS_socket, families.collect()),
-        (libc::SYS_socketpair, vec![vec![is(0, libc::AF_UNIX as u32)]]),
-        (libc::SYS_ioctl, vec![no_typing]),
+    // Core dumps are off by a limit of 1, as a limit of 0 does not hold for dumps that go to a program of the host's.
+    // Whoever turns them off, as some programs insist on, has what they want already.
+    let core = libc::RLIMIT_CORE;
+    let queries = vec![is(2, 0), is_short(2)];
+    let mut conditional = vec![
+        (libc::SYS_clone, vec![vec![no_namespace]], libc::EPERM),
+        (libc::SYS_socket, sockets(), libc::EPERM),
+        (libc::SYS_socketpair, vec![vec![is(0, libc::AF_UNIX as u32)]], libc::EPERM),
+        (libc::SYS_ioctl, vec![no_typing], libc::EPERM),
         // The personality that every process has, and the query for it.
-        (libc::SYS_personality, vec![vec![is(0, 0)], vec![is(0, u32::MAX)]]),
+        (libc::SYS_personality, vec![vec![is(0, 0)], vec![is(0, u32::MAX)]], libc::EPERM),
+        (libc::SYS_setrlimit, vec![vec![is_not(0, core)]], 0),
+        (libc::SYS_prlimit64, vec![vec![is_not(1, core)], queries], 0),
     ];
-    all.extend(conditional.into_iter().map(|(call, checks)| (number(&call), Verdict::AllowIf(checks))));
     if no_linger {
         let others = vec![vec![is_not(1, libc::SOL_SOCKET as u32)], vec![is_not(2, libc::SO_LINGER as u32)]];
-        all.insert(number(&libc::SYS_setsockopt), Verdict::AllowIf(others));
+        conditional.push((libc::SYS_setsockopt, others, libc::EPERM));
     }
+    let verdict = |(call, checks, errno)| (number(&call), Verdict::AllowIf(checks, errno));
+    all.extend(conditional.into_iter().map(verdict));
     all.insert(number(&libc::SYS_clone3), Verdict::Fail(libc::ENOSYS));
     all.extend(notify.iter().map(|call| (number(call), Verdict::Notify)));
     all
+}
+
+/// Sockets that may be made: unix, TCP and UDP, route netlink. Any other protocol of the internet families would have
+/// the kernel load the module that implements it.
+fn sockets() -> Vec<Vec<Check>> {
+    let mut alternatives = vec![
+        vec![is(0, libc::AF_UNIX as u32)],
+        vec![is(0, libc::AF_NETLINK as u32), is(2, libc::NETLINK_ROUTE as u32)],
+    ];
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for (kind, protocol) in
+            [(libc::SOCK_STREAM, libc::IPPROTO_TCP), (libc::SOCK_DGRAM, libc::IPPROTO_UDP)]
+        {
+            // Flags share the argument with the kind.
+            let kind = Check { at: argument(1), mask: 0xf, value: kind as u32, equal: true };
+            for protocol in [0, protocol as u32] {
+                alternatives.push(vec![is(0, family as u32), kind, is(2, protocol)]);
+            }
+        }
+    }
+    alternatives
 }
 
 const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> BpfInstruction {
@@ -171,18 +207,18 @@ fn search(ranges: &[(u32, Verdict)]) -> Vec<BpfInstruction> {
 
 fn conclude(verdict: &Verdict) -> Vec<BpfInstruction> {
     let end = |k| vec![instruction(RETURN, 0, 0, k)];
-    let alternatives = match verdict {
+    let (alternatives, errno) = match verdict {
         Verdict::Allow => return end(libc::SECCOMP_RET_ALLOW),
         Verdict::Fail(errno) => return end(libc::SECCOMP_RET_ERRNO | *errno as u32),
         Verdict::Notify => return end(libc::SECCOMP_RET_USER_NOTIF),
-        Verdict::AllowIf(alternatives) => alternatives,
+        Verdict::AllowIf(alternatives, errno) => (alternatives, *errno),
     };
     let mut program = Vec::new();
     for checks in alternatives {
         // Three instructions each, then the verdict; what does not hold goes on behind that.
         for (i, check) in checks.iter().enumerate() {
             let out = u8::try_from(3 * (checks.len() - i - 1) + 1).unwrap_or(u8::MAX);
-            program.push(instruction(LOAD_WORD, 0, 0, ARGUMENTS + 8 * check.argument));
+            program.push(instruction(LOAD_WORD, 0, 0, check.at));
             program.push(instruction(AND, 0, 0, check.mask));
             program.push(match check.equal {
                 true => instruction(JUMP_EQUAL, 0, out, check.value),
@@ -191,7 +227,7 @@ fn conclude(verdict: &Verdict) -> Vec<BpfInstruction> {
         }
         program.extend(end(libc::SECCOMP_RET_ALLOW));
     }
-    program.extend(conclude(&Verdict::Fail(libc::EPERM)));
+    program.extend(conclude(&Verdict::Fail(errno)));
     program
 }
 
@@ -244,6 +280,7 @@ mod tests {
         let filters = Filters::new(true);
         let thread = (libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_THREAD) as u64;
         let route = libc::NETLINK_ROUTE as u64;
+        let core = u64::from(libc::RLIMIT_CORE);
         let cases: &[(i64, [u64; 6], u32)] = &[
             (libc::SYS_read, [0; 6], ALLOW),
             (libc::SYS_clone, [thread, 0, 0, 0, 0, 0], ALLOW),
@@ -264,6 +301,18 @@ mod tests {
             (libc::SYS_socket, [libc::AF_INET as u64, 1, 0, 0, 0, 0], ALLOW),
             (libc::SYS_socket, [libc::AF_NETLINK as u64, 3, route, 0, 0, 0], ALLOW),
             (libc::SYS_socket, [libc::AF_NETLINK as u64, 3, 12, 0, 0, 0], EPERM),
+            (libc::SYS_socket, [libc::AF_INET as u64, 0x80802, 17, 0, 0, 0], ALLOW),
+            (libc::SYS_socket, [libc::AF_INET6 as u64, 0x80001, 6, 0, 0, 0], ALLOW),
+            (libc::SYS_socket, [libc::AF_INET as u64, 1, 132, 0, 0, 0], EPERM),
+            (libc::SYS_socket, [libc::AF_INET6 as u64, 6, 0, 0, 0, 0], EPERM),
+            (libc::SYS_socket, [libc::AF_UNIX as u64, 0x80005, 0, 0, 0, 0], ALLOW),
+            (libc::SYS_setrlimit, [core, 0, 0, 0, 0, 0], libc::SECCOMP_RET_ERRNO),
+            (libc::SYS_setrlimit, [7, 0, 0, 0, 0, 0], ALLOW),
+            (libc::SYS_prlimit64, [0, core, 0, 0x1000, 0, 0], ALLOW),
+            (libc::SYS_prlimit64, [0, core, 0x7f00_0000_1000, 0, 0, 0], libc::SECCOMP_RET_ERRNO),
+            (libc::SYS_prlimit64, [0, core, 0x7f00_0000_0000, 0, 0, 0], libc::SECCOMP_RET_ERRNO),
+            (libc::SYS_prlimit64, [0, 7, 0x7f00_0000_1000, 0, 0, 0], ALLOW),
+            (libc::SYS_fchmodat2, [0; 6], ALLOW),
             (libc::SYS_socket, [libc::AF_ALG as u64, 1, 0, 0, 0, 0], EPERM),
             (libc::SYS_socket, [libc::AF_VSOCK as u64, 1, 0, 0, 0, 0], EPERM),
             (libc::SYS_ioctl, [0, libc::TIOCSTI, 0, 0, 0, 0], EPERM),

@@ -109,7 +109,7 @@ async fn import(
     let bytes = revision.spec.sizing.tmp_limit_bytes;
     let mount = TmpMount { path: parts.tmp.clone(), bytes, uid: revision.uid, shared: true };
     parts.link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
-    let (outputs, stdout, stderr) = Outputs::open(&parts.log).map_err(io("pipes"))?;
+    let (outputs, stdout, stderr) = Outputs::open(&parts.log, revision.uid).map_err(io("pipes"))?;
     parts.outputs = Some(outputs);
     let (control, theirs) = fdmsg::pair_with_user_code().map_err(io("control"))?;
     let control = sys::async_fd(control, Interest::READABLE | Interest::WRITABLE).map_err(io("control"))?;

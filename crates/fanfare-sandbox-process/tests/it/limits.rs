@@ -107,16 +107,18 @@ fn output_comes_as_lines() {
         let code = r"
 import os
 os.write(1, b'first\nsec'); os.write(1, b'ond\n'); os.write(2, b'bad \xff byte\n'); os.write(1, b'x' * 70000 + b'\n')
+open('/dev/stderr', 'w').write('opened\n')
 os.write(1, b'no newline'); os._exit(7)
 ";
         assert!(crate::support::ask(&started.endpoint, code).await.is_err());
         let exit = lab.exit(1).await;
         assert_eq!(exit.cause, ExitCause::Status(7));
-        assert!(exit.log_tail.ends_with("no newline"), "{exit:?}");
+        assert!(exit.log_tail.contains("no newline"), "{exit:?}");
         let lines = lab.logs.borrow().clone();
         let out: Vec<_> = lines.iter().filter(|l| l.stream == fanfare_sandbox::LogStream::Stdout).collect();
         assert_eq!(out.iter().map(|l| l.text.len()).collect::<Vec<_>>(), [5, 6, 65_536 + 17, 4_464, 10]);
         assert!(out[2].text.ends_with("[line continues]"));
+        assert!(lines.iter().any(|l| l.text == "opened" && l.stream == fanfare_sandbox::LogStream::Stderr));
         assert!(lines.iter().any(|l| l.text == "bad \u{fffd} byte"), "{lines:?}");
         assert!(lines.iter().all(|l| l.sandbox == Some(id(1)) && l.function == fanfare_types::FunctionId(1)));
         lab.close().await;
