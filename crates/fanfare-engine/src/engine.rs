@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fanfare_policy::{Ledger, Owners, Placer, Rng};
 use fanfare_types::{
-    DataPlaneId, FromDataPlane, FromNode, FunctionId, NodeId, RevisionId, SandboxId, Timestamp, ToDataPlane,
-    ToNode,
+    DataPlaneId, FromDataPlane, FromNode, FunctionId, NodeId, Resources, RevisionId, SandboxId, Timestamp,
+    ToDataPlane, ToNode,
 };
 
 use crate::function::Function;
@@ -31,6 +31,10 @@ pub struct Engine {
     pub(crate) awake: BTreeSet<FunctionId>,
     /// Functions that want sandboxes for which there is no room, in the order in which they began to.
     pub(crate) starved: BTreeSet<(Timestamp, FunctionId)>,
+    /// Functions whose autoscalers alone want sandboxes for which there is no room.
+    pub(crate) wishing: BTreeSet<FunctionId>,
+    /// What no node of a runtime has had room for since anything was last released.
+    pub(crate) full: Vec<(Arc<str>, Resources)>,
     /// Which node was asked to prepare a revision.
     pub(crate) preparing: BTreeMap<RevisionId, NodeId>,
     /// Data planes of an earlier leader that have not connected yet; slots of adopted sandboxes wait for them.
@@ -45,6 +49,10 @@ pub struct Engine {
     pub(crate) sandbox_counter: u64,
     /// Something was released in this step: starved functions get another try at its end.
     pub(crate) room_made: bool,
+    /// A function starves: at the end of this step idle sandboxes are asked back.
+    pub(crate) room_wanted: bool,
+    /// Not before this are they asked back again.
+    pub(crate) make_room_at: Timestamp,
     timers: BTreeSet<(Timestamp, Timer)>,
 }
 
@@ -77,6 +85,8 @@ pub(crate) enum Timer {
     Retry(FunctionId),
     /// Requests have waited with no node that could run them.
     NoNode(FunctionId),
+    /// Idle sandboxes may be asked back again.
+    MakeRoom,
     /// The sandbox should have left its phase by now.
     Overdue(SandboxId),
     /// Every data plane of the earlier leader should have spoken by now.
@@ -98,6 +108,8 @@ impl Engine {
             rng: fanfare_policy::seeded(config.seed),
             awake: BTreeSet::new(),
             starved: BTreeSet::new(),
+            wishing: BTreeSet::new(),
+            full: Vec::new(),
             preparing: BTreeMap::new(),
             awaited_data_planes: config.known_data_planes.iter().copied().collect(),
             claims: BTreeMap::new(),
@@ -106,6 +118,8 @@ impl Engine {
             started_at: None,
             sandbox_counter: 0,
             room_made: false,
+            room_wanted: false,
+            make_room_at: Timestamp::ZERO,
             timers: BTreeSet::new(),
             config,
         }
@@ -138,6 +152,9 @@ impl Engine {
         self.fire_timers(now, out);
         if std::mem::take(&mut self.room_made) {
             self.retry_starved(now, out);
+        }
+        if std::mem::take(&mut self.room_wanted) {
+            self.make_room(now, out);
         }
     }
 
@@ -194,6 +211,16 @@ impl Engine {
         self.timers.insert((at, timer));
     }
 
+    /// Says when a sandbox has been in its phase for too long; [`Timestamp::MAX`]: never.
+    pub(crate) fn arm_overdue(&mut self, id: SandboxId, at: Timestamp) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut sandbox.overdue_at, at);
+        self.timers.remove(&(before, Timer::Overdue(id)));
+        if at != Timestamp::MAX {
+            self.arm(at, Timer::Overdue(id));
+        }
+    }
+
     fn fire_timers(&mut self, now: Timestamp, out: &mut Vec<Command>) {
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, timer));
@@ -202,6 +229,7 @@ impl Engine {
                 Timer::Recheck(function) => self.recheck_timer(now, function, out),
                 Timer::Retry(function) => self.retry_timer(now, function, out),
                 Timer::NoNode(function) => self.no_node_timer(now, function, out),
+                Timer::MakeRoom => self.room_wanted = true,
                 Timer::Overdue(sandbox) => self.overdue(now, sandbox, out),
                 Timer::LeaseRecovery => self.lease_recovery_over(now, out),
             }
@@ -240,10 +268,16 @@ impl Engine {
         active.sandboxes.insert(id);
         if current {
             *active.counts.of(sandbox.phase) += 1;
+            if sandbox.phase == Phase::Ready {
+                sandbox.leases.iter().for_each(|(holder, slots)| active.plane_mut(*holder).held += slots);
+            }
         } else if sandbox.phase == Phase::Ready {
             active.old_ready += 1;
         }
+        self.count_on_node(sandbox.node, sandbox.revision);
+        let overdue_at = sandbox.overdue_at;
         self.sandboxes.insert(id, sandbox);
+        self.arm_overdue(id, overdue_at);
         self.refresh_free(id);
     }
 
@@ -251,18 +285,18 @@ impl Engine {
     pub(crate) fn set_phase(&mut self, id: SandboxId, phase: Phase) {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
         let before = std::mem::replace(&mut sandbox.phase, phase);
-        let revision = sandbox.revision;
-        if let Some(function) = self.functions.get_mut(&revision.function) {
-            let current = revision.number == function.revision;
+        if let Some(function) = self.functions.get_mut(&sandbox.revision.function) {
+            let current = sandbox.revision.number == function.revision;
             let active = function.active_mut();
             if current {
-                *active.counts.of(before) -= 1;
+                active.uncount(sandbox, before);
                 *active.counts.of(phase) += 1;
             } else {
                 active.old_ready -= u32::from(before == Phase::Ready);
                 active.old_ready += u32::from(phase == Phase::Ready);
             }
         }
+        self.arm_overdue(id, Timestamp::MAX);
         self.refresh_free(id);
     }
 
@@ -280,18 +314,20 @@ impl Engine {
         }
     }
 
-    /// Forgets a sandbox that has ended: record, counts, reservation.
+    /// Forgets a sandbox that has ended: record, counts, reservation, timer.
     pub(crate) fn forget_sandbox(&mut self, id: SandboxId) -> Option<Sandbox> {
         let sandbox = self.sandboxes.remove(&id)?;
+        self.timers.remove(&(sandbox.overdue_at, Timer::Overdue(id)));
         self.ledger.release(sandbox.node, sandbox.request);
-        self.room_made = true;
+        self.note_room();
+        self.uncount_on_node(sandbox.node, sandbox.revision);
         if let Some(function) = self.functions.get_mut(&sandbox.revision.function) {
             let current = sandbox.revision.number == function.revision;
             let active = function.active_mut();
             active.sandboxes.remove(&id);
             active.free.remove(&id);
             if current {
-                *active.counts.of(sandbox.phase) -= 1;
+                active.uncount(&sandbox, sandbox.phase);
             } else {
                 active.old_ready -= u32::from(sandbox.phase == Phase::Ready);
             }

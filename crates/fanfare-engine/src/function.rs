@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use fanfare_policy::Autoscaler;
 use fanfare_types::{
-    DataPlaneId, FunctionId, FunctionLoad, FunctionSpec, RevisionId, SandboxId, ScalingPolicy, StartFailure,
-    Timestamp,
+    DataPlaneId, FunctionId, FunctionLoad, FunctionSpec, NodeId, RevisionId, SandboxId, ScalingPolicy,
+    StartFailure, Timestamp,
 };
 
-use crate::sandbox::Phase;
+use crate::sandbox::{Phase, Sandbox};
 
 /// Decisions remembered per function.
 const DECISIONS_MAX: usize = 16;
@@ -39,13 +39,15 @@ pub(crate) struct Function {
     pub(crate) revision: u32,
     pub(crate) removed: bool,
     pub(crate) last_failure: Option<Box<LastFailure>>,
-    /// Present while it has sandboxes, load, or a wish for either.
+    /// Nodes whose stream has been told a revision of it.
+    pub(crate) told: BTreeSet<NodeId>,
+    /// Present once it has had sandboxes, load, or a wish for either; its history stays for the reader.
     pub(crate) active: Option<Box<Active>>,
 }
 
 impl Function {
     pub(crate) fn new(spec: Arc<FunctionSpec>, revision: u32) -> Self {
-        Function { spec, revision, removed: false, last_failure: None, active: None }
+        Function { spec, revision, removed: false, last_failure: None, told: BTreeSet::new(), active: None }
     }
 
     pub(crate) fn revision_id(&self, id: FunctionId) -> RevisionId {
@@ -85,6 +87,8 @@ impl Function {
                 hold_until: Timestamp::ZERO,
                 lacks_room: false,
                 starved_since: None,
+                missing: 0,
+                no_node_armed: false,
                 cold_start: None,
                 decisions: VecDeque::new(),
                 idle_since: Timestamp::ZERO,
@@ -100,6 +104,8 @@ pub(crate) struct Counts {
     pub(crate) ready: u32,
     pub(crate) retiring: u32,
     pub(crate) stopping: u32,
+    /// Of the starting ones: those that their nodes were asked not to begin with.
+    pub(crate) called_back: u32,
 }
 
 impl Counts {
@@ -146,6 +152,10 @@ pub(crate) struct Active {
     pub(crate) lacks_room: bool,
     /// Requests have waited for sandboxes for which there is no room since then.
     pub(crate) starved_since: Option<Timestamp>,
+    /// So many sandboxes; 0 unless starved.
+    pub(crate) missing: u32,
+    /// [`crate::engine::Timer::NoNode`] will ask whether they ever can be had.
+    pub(crate) no_node_armed: bool,
     /// Smoothed time from order to ready.
     pub(crate) cold_start: Option<Duration>,
     pub(crate) decisions: VecDeque<Decision>,
@@ -158,6 +168,8 @@ pub(crate) struct Active {
 pub(crate) struct PlaneLoad {
     pub(crate) data_plane: DataPlaneId,
     pub(crate) load: FunctionLoad,
+    /// Slots that it holds of ready sandboxes of the current revision.
+    pub(crate) held: u32,
     /// Slots granted since that load was reported.
     pub(crate) granted_since: u32,
     /// Sandboxes it was asked to retire and has not yet.
@@ -171,6 +183,7 @@ impl PlaneLoad {
         PlaneLoad {
             data_plane,
             load: FunctionLoad::default(),
+            held: 0,
             granted_since: 0,
             retire_asked: 0,
             yield_asked: 0,
@@ -224,6 +237,24 @@ impl Active {
             }
         }
         sum
+    }
+
+    /// Takes a sandbox of the current revision out of the counts of a phase that it leaves.
+    pub(crate) fn uncount(&mut self, sandbox: &Sandbox, phase: Phase) {
+        *self.counts.of(phase) -= 1;
+        match phase {
+            Phase::Starting => self.counts.called_back -= u32::from(sandbox.called_back),
+            Phase::Ready => sandbox.leases.iter().for_each(|(holder, slots)| self.give_up(*holder, *slots)),
+            Phase::Retiring | Phase::Stopping => {}
+        }
+    }
+
+    /// A data plane holds so many slots less of ready sandboxes of the current revision.
+    pub(crate) fn give_up(&mut self, data_plane: DataPlaneId, slots: u32) {
+        // One that was lost is not listed any more.
+        if let Some(plane) = self.planes.iter_mut().find(|p| p.data_plane == data_plane) {
+            plane.held -= slots;
+        }
     }
 
     /// Sandboxes of the current revision that serve or will.

@@ -56,7 +56,6 @@ impl Engine {
         let Some(record) = self.sandboxes.get_mut(&sandbox) else { return };
         let free = record.unleased();
         let slots = if alone || need == 0 { free } else { free.min(need) };
-        record.lease(data_plane, slots);
         let message = ToDataPlane::Grant {
             function: id,
             revision: record.revision.number,
@@ -69,8 +68,33 @@ impl Engine {
         if let Some(function) = self.functions.get_mut(&id) {
             function.active_mut().plane_mut(data_plane).granted_since += slots;
         }
+        self.lease(sandbox, data_plane, slots);
         self.tell_data_plane(data_plane, message, out);
-        self.refresh_free(sandbox);
+    }
+
+    /// Puts slots of a sandbox into a data plane's hand.
+    pub(crate) fn lease(&mut self, id: SandboxId, data_plane: DataPlaneId, slots: u32) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        sandbox.lease(data_plane, slots);
+        let (revision, phase) = (sandbox.revision, sandbox.phase);
+        let function = self.functions.get_mut(&revision.function);
+        if let Some(function) = function.filter(|f| f.revision == revision.number && phase == Phase::Ready) {
+            function.active_mut().plane_mut(data_plane).held += slots;
+        }
+        self.refresh_free(id);
+    }
+
+    /// Takes up to `slots` of them back; the number taken.
+    pub(crate) fn unlease(&mut self, id: SandboxId, data_plane: DataPlaneId, slots: u32) -> u32 {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return 0 };
+        let taken = sandbox.unlease(data_plane, slots);
+        let (revision, phase) = (sandbox.revision, sandbox.phase);
+        let function = self.functions.get_mut(&revision.function);
+        if let Some(function) = function.filter(|f| f.revision == revision.number && phase == Phase::Ready) {
+            function.active_mut().give_up(data_plane, taken);
+        }
+        self.refresh_free(id);
+        taken
     }
 
     /// A data plane gave slots back.
@@ -83,11 +107,11 @@ impl Engine {
         retired: bool,
         out: &mut Vec<Command>,
     ) {
-        let Some(record) = self.sandboxes.get_mut(&sandbox) else {
+        let taken = self.unlease(sandbox, data_plane, slots);
+        let Some(record) = self.sandboxes.get(&sandbox) else {
             self.released_claim(data_plane, sandbox, slots);
             return;
         };
-        let taken = record.unlease(data_plane, slots);
         let (id, phase) = (record.revision.function, record.phase);
         if let Some(function) = self.functions.get_mut(&id) {
             let plane = function.active_mut().plane_mut(data_plane);
@@ -99,10 +123,7 @@ impl Engine {
         }
         match phase {
             Phase::Ready if retired => self.retire(now, sandbox, out),
-            Phase::Ready => {
-                self.refresh_free(sandbox);
-                self.grant_free(id, out);
-            }
+            Phase::Ready => self.grant_free(id, out),
             Phase::Retiring => self.stop_if_returned(now, sandbox, out),
             Phase::Starting | Phase::Stopping => {}
         }
@@ -124,7 +145,6 @@ impl Engine {
         }
         let Some(function) = self.functions.get(&id) else { return };
         let Some(active) = &function.active else { return };
-        let held = self.held_by_data_plane(id);
         let at_limit = active.coming_or_ready() >= function.demand_max(active.counts.ready)
             || active.starved_since.is_some();
         let parties: Vec<Party> = active
@@ -133,7 +153,7 @@ impl Engine {
             .filter(|p| self.data_planes.contains_key(&p.data_plane))
             .map(|p| Party {
                 data_plane: p.data_plane,
-                held: held.get(&p.data_plane).copied().unwrap_or(0),
+                held: p.held,
                 in_flight: p.load.in_flight,
                 queued: p.load.queued,
                 need: p.need(),
@@ -147,20 +167,6 @@ impl Engine {
                 self.tell_data_plane(data_plane, ToDataPlane::Yield { function: id, slots }, out);
             }
         }
-    }
-
-    /// Slots of current, ready sandboxes in each hand.
-    fn held_by_data_plane(&self, id: FunctionId) -> BTreeMap<DataPlaneId, u32> {
-        let mut held = BTreeMap::new();
-        let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return held };
-        for sandbox in active.sandboxes.iter().filter_map(|s| self.sandboxes.get(s)) {
-            if sandbox.phase == Phase::Ready {
-                for (data_plane, slots) in &sandbox.leases {
-                    *held.entry(*data_plane).or_default() += slots;
-                }
-            }
-        }
-        held
     }
 
     /// Asks that `total` ready sandboxes in all be retired, idle ones first; replaces what was asked before.

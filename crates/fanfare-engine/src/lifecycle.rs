@@ -89,7 +89,7 @@ impl Engine {
         let Some(function) = self.functions.get_mut(&function_id) else { return };
         let current = sandbox.revision.number == function.revision && !function.removed;
         if !current {
-            self.drop_unused_revisions(function_id, out);
+            self.drop_unused_revisions_on(sandbox.node, function_id, out);
         }
         let Some(function) = self.functions.get_mut(&function_id) else { return };
         if !current || sandbox.phase == Phase::Stopping {
@@ -128,7 +128,7 @@ impl Engine {
         let function_id = sandbox.revision.function;
         let outdated = |f: &crate::function::Function| f.removed || f.revision != sandbox.revision.number;
         if self.functions.get(&function_id).is_some_and(outdated) {
-            self.drop_unused_revisions(function_id, out);
+            self.drop_unused_revisions_on(sandbox.node, function_id, out);
         }
         let by_itself =
             matches!(cause.exit, ExitCause::Status(_) | ExitCause::Signal(_) | ExitCause::OutOfMemory);
@@ -181,7 +181,7 @@ impl Engine {
         for data_plane in holders {
             self.tell_data_plane(data_plane, ToDataPlane::Revoke { sandbox: id, slots: u32::MAX }, out);
         }
-        self.arm(now + request_timeout + RETIRE_OVERDUE_MARGIN, Timer::Overdue(id));
+        self.arm_overdue(id, now + request_timeout + RETIRE_OVERDUE_MARGIN);
         self.stop_if_returned(now, id, out);
     }
 
@@ -227,7 +227,7 @@ impl Engine {
         let node = sandbox.node;
         self.set_phase(id, Phase::Stopping);
         self.tell_node(node, ToNode::Stop { sandbox: id, mode }, out);
-        self.arm(now + RETIRE_OVERDUE_MARGIN, Timer::Overdue(id));
+        self.arm_overdue(id, now + RETIRE_OVERDUE_MARGIN);
     }
 
     /// A data plane found that user code runs on though its request is over, or that the sandbox is broken.

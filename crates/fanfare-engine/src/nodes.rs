@@ -1,6 +1,6 @@
 //! What is said to and heard from nodes beside sandboxes: revisions, preparation, CPU use.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fanfare_types::{
@@ -19,7 +19,9 @@ pub(crate) struct Node {
     pub(crate) capacity: Resources,
     pub(crate) runtimes: Vec<Arc<str>>,
     /// Revisions that this stream has been told.
-    pub(crate) revisions: BTreeSet<RevisionId>,
+    pub(crate) told: BTreeSet<RevisionId>,
+    /// Sandboxes that are here, by revision.
+    pub(crate) running: BTreeMap<RevisionId, u32>,
 }
 
 impl Node {
@@ -38,33 +40,71 @@ impl Engine {
         out: &mut Vec<Command>,
     ) {
         let Some(record) = self.nodes.get_mut(&node) else { return };
-        if record.revisions.insert(revision) {
+        if record.told.insert(revision) {
+            if let Some(function) = self.functions.get_mut(&revision.function) {
+                function.told.insert(node);
+            }
             self.tell_node(node, ToNode::Revision(Arc::new(spec.revision(revision))), out);
+        }
+    }
+
+    /// A sandbox has come to a node.
+    pub(crate) fn count_on_node(&mut self, node: NodeId, revision: RevisionId) {
+        if let Some(record) = self.nodes.get_mut(&node) {
+            *record.running.entry(revision).or_default() += 1;
+        }
+    }
+
+    /// A sandbox has left a node.
+    pub(crate) fn uncount_on_node(&mut self, node: NodeId, revision: RevisionId) {
+        // A lost node took its numbers along.
+        let Some(record) = self.nodes.get_mut(&node) else { return };
+        if let Some(running) = record.running.get_mut(&revision) {
+            *running -= 1;
+            if *running == 0 {
+                record.running.remove(&revision);
+            }
+        }
+    }
+
+    /// What a node's last stream was told counts no more.
+    pub(crate) fn forget_told(&mut self, node: NodeId, told: &BTreeSet<RevisionId>) {
+        for revision in told {
+            if let Some(function) = self.functions.get_mut(&revision.function) {
+                function.told.remove(&node);
+            }
         }
     }
 
     /// Tells nodes to forget revisions of a function that are neither current nor running there.
     pub(crate) fn drop_unused_revisions(&mut self, id: FunctionId, out: &mut Vec<Command>) {
-        let current = self.functions.get(&id).filter(|f| !f.removed).map(|f| f.revision);
-        let mut running: BTreeSet<(NodeId, RevisionId)> = BTreeSet::new();
-        if let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) {
-            running.extend(
-                active.sandboxes.iter().filter_map(|s| self.sandboxes.get(s)).map(|s| (s.node, s.revision)),
-            );
+        let Some(function) = self.functions.get(&id) else { return };
+        for node in function.told.iter().copied().collect::<Vec<_>>() {
+            self.drop_unused_revisions_on(node, id, out);
         }
+    }
+
+    /// The same for one node.
+    pub(crate) fn drop_unused_revisions_on(&mut self, node: NodeId, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        let Some(record) = self.nodes.get_mut(&node) else { return };
+        let current = (!function.removed).then_some(function.revision);
         let first = RevisionId { function: id, number: 0 };
         let last = RevisionId { function: id, number: u32::MAX };
-        for (node, record) in &mut self.nodes {
-            let unused: Vec<RevisionId> = record
-                .revisions
-                .range(first..=last)
-                .filter(|r| Some(r.number) != current && !running.contains(&(*node, **r)))
-                .copied()
-                .collect();
-            for revision in unused {
-                record.revisions.remove(&revision);
-                out.push(Command::Node { node: *node, message: ToNode::RevisionRemoved(revision) });
+        let (mut unused, mut kept) = (Vec::new(), false);
+        for revision in record.told.range(first..=last) {
+            if !record.running.contains_key(revision) && Some(revision.number) != current {
+                unused.push(*revision);
+            } else {
+                kept = true;
             }
+        }
+        for revision in unused {
+            record.told.remove(&revision);
+            out.push(Command::Node { node, message: ToNode::RevisionRemoved(revision) });
+        }
+        if !kept {
+            function.told.remove(&node);
         }
     }
 

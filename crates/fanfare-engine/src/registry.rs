@@ -74,6 +74,7 @@ impl Engine {
         active.replace_at = Timestamp::ZERO;
         active.counts = Counts::default();
         active.free.clear();
+        active.planes.iter_mut().for_each(|plane| plane.held = 0);
         let members: Vec<_> = active.sandboxes.iter().copied().collect();
         let mut old_ready = 0;
         for sandbox in members {
@@ -86,8 +87,8 @@ impl Engine {
         let Some(function) = self.functions.get_mut(&id) else { return };
         function.active_mut().old_ready = old_ready;
         if old_ready > 0 {
-            let cause = OrderCause { for_demand: true, deciding: Duration::ZERO };
             let replacements = old_ready.min(max);
+            let cause = OrderCause { demand: replacements, deciding: Duration::ZERO };
             let ordered = self.order(now, id, replacements, cause, out);
             if ordered == 0 {
                 self.retire_one_old(now, id, out);
@@ -137,6 +138,7 @@ impl Engine {
             self.drop_unused_revisions(id, out);
             self.functions.remove(&id);
             self.awake.remove(&id);
+            self.wishing.remove(&id);
             out.push(Command::FunctionDrained(id));
         }
     }

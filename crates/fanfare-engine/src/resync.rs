@@ -3,7 +3,7 @@
 //! Nothing depends on having seen every message of an earlier stream. A node states every sandbox it has, a data plane
 //! every lease it holds; this side answers with everything the other must know, and both then agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fanfare_types::limits::CONCURRENCY_MAX;
@@ -38,24 +38,36 @@ impl Engine {
                 name: hello.name,
                 capacity: hello.capacity,
                 runtimes: hello.runtimes,
-                revisions: Default::default(),
+                told: Default::default(),
+                running: Default::default(),
             },
         );
-        match known {
-            Some(_) => self.ledger.set_capacity(node, hello.capacity),
-            None => self.ledger.add_node(node, hello.capacity),
-        }
+        // What is believed to be on it; nothing, unless its last stream ended only now.
+        let believed: Vec<SandboxId> = match known {
+            Some(known) => {
+                self.forget_told(node, &known.told);
+                if let Some(record) = self.nodes.get_mut(&node) {
+                    record.running = known.running;
+                }
+                self.ledger.set_capacity(node, hello.capacity);
+                self.sandboxes.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id).collect()
+            }
+            None => {
+                self.ledger.add_node(node, hello.capacity);
+                Vec::new()
+            }
+        };
+        self.note_room();
         self.tell_node(node, ToNode::Welcome { you: node, epoch: self.config.epoch }, out);
         let stated: BTreeMap<SandboxId, SandboxRecord> =
             hello.sandboxes.into_iter().map(|record| (record.sandbox, record)).collect();
-        let believed: Vec<SandboxId> =
-            self.sandboxes.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id).collect();
         for id in &believed {
             if !stated.contains_key(id) {
                 let cause = GoneCause { exit: ExitCause::NodeLost, log_tail: Arc::from("") };
                 self.sandbox_exited(now, *id, &cause, out);
             }
         }
+        let ids: Vec<SandboxId> = stated.keys().copied().collect();
         for (id, record) in stated {
             if self.sandboxes.contains_key(&id) {
                 self.confirm(now, node, &record, out);
@@ -64,10 +76,9 @@ impl Engine {
             }
         }
         if self.awaited_data_planes.is_empty() {
-            self.end_quarantine(now, out);
+            self.end_quarantine(now, ids, out);
         }
-        self.room_made = true;
-        self.pursue_all(now, out);
+        self.retry_wishes(now, out);
     }
 
     /// A sandbox that both sides know.
@@ -138,10 +149,12 @@ impl Engine {
             phase: Phase::Ready,
             quarantined: true,
             for_demand: false,
+            called_back: false,
             concurrency,
             request,
             ordered_at: now,
             ready_at: now,
+            overdue_at: Timestamp::MAX,
             decide: Default::default(),
             place: Default::default(),
             endpoint: record.endpoint,
@@ -171,9 +184,8 @@ impl Engine {
 
     /// A node was silent for too long: everything on it is gone.
     pub(crate) fn node_lost(&mut self, now: Timestamp, node: NodeId, out: &mut Vec<Command>) {
-        if self.nodes.remove(&node).is_none() {
-            return;
-        }
+        let Some(known) = self.nodes.remove(&node) else { return };
+        self.forget_told(node, &known.told);
         self.fail_preparations(node, out);
         self.ledger.set_schedulable(node, false);
         let lost: Vec<SandboxId> =
@@ -226,7 +238,7 @@ impl Engine {
         self.tell_data_plane(id, ToDataPlane::Synced, out);
         self.awaited_data_planes.remove(&id);
         if self.awaited_data_planes.is_empty() {
-            self.end_quarantine(now, out);
+            self.end_all_quarantine(now, out);
         }
         self.pursue_all(now, out);
     }
@@ -264,18 +276,19 @@ impl Engine {
         }
         let ids: Vec<SandboxId> = self.sandboxes.keys().copied().collect();
         for id in ids {
-            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            let Some(sandbox) = self.sandboxes.get(&id) else { continue };
             let before = sandbox.leased_to(data_plane);
             let now_held = held.get(&id).copied().unwrap_or(0).min(sandbox.concurrency);
             if before == now_held {
                 continue;
             }
-            sandbox.unlease(data_plane, u32::MAX);
-            if now_held > 0 && sandbox.leased() + now_held <= sandbox.concurrency {
-                sandbox.lease(data_plane, now_held);
+            let others = sandbox.leased() - before;
+            let (retiring, fits) =
+                (sandbox.phase == Phase::Retiring, others + now_held <= sandbox.concurrency);
+            self.unlease(id, data_plane, u32::MAX);
+            if now_held > 0 && fits {
+                self.lease(id, data_plane, now_held);
             }
-            let retiring = sandbox.phase == Phase::Retiring;
-            self.refresh_free(id);
             if retiring {
                 self.stop_if_returned(now, id, out);
             }
@@ -340,13 +353,27 @@ impl Engine {
         if self.data_planes.remove(&id).is_none() {
             return;
         }
-        let mut affected: Vec<FunctionId> = Vec::new();
+        // All of them, before anything is granted anew.
+        let held: Vec<(SandboxId, FunctionId)> = self
+            .sandboxes
+            .iter()
+            .filter(|(_, s)| s.leased_to(id) > 0)
+            .map(|(sandbox, s)| (*sandbox, s.revision.function))
+            .collect();
+        let mut affected: BTreeSet<FunctionId> = BTreeSet::new();
+        for (sandbox, function) in held {
+            self.unlease(sandbox, id, u32::MAX);
+            if self.sandboxes.get(&sandbox).is_some_and(|s| s.phase < Phase::Stopping) {
+                self.stop(now, sandbox, StopMode::Kill, out);
+            }
+            affected.insert(function);
+        }
         for function in &self.awake {
             if let Some(active) = self.functions.get_mut(function).and_then(|f| f.active.as_mut()) {
                 let before = active.planes.len();
                 active.planes.retain(|p| p.data_plane != id);
                 if active.planes.len() != before {
-                    affected.push(*function);
+                    affected.insert(*function);
                 }
             }
         }
@@ -354,14 +381,6 @@ impl Engine {
             claim.condemned |= claim.leases.iter().any(|(holder, _)| *holder == id);
         }
         self.drop_claims(id);
-        let held: Vec<SandboxId> =
-            self.sandboxes.iter().filter(|(_, s)| s.leased_to(id) > 0).map(|(sandbox, _)| *sandbox).collect();
-        for sandbox in held {
-            if let Some(record) = self.sandboxes.get_mut(&sandbox) {
-                record.unlease(id, u32::MAX);
-            }
-            self.condemned(now, sandbox, out);
-        }
         self.data_plane_left(id, out);
         self.tell_peers(out);
         for function in affected {
@@ -373,17 +392,21 @@ impl Engine {
     ///
     /// An unclaimed slot may hold a request of a data plane that died without this leader's knowledge, so it is never
     /// granted: the sandbox keeps to its claimed slots, and without any it is killed.
-    fn end_quarantine(&mut self, now: Timestamp, out: &mut Vec<Command>) {
-        let ids: Vec<SandboxId> =
-            self.sandboxes.iter().filter(|(_, s)| s.quarantined).map(|(id, _)| *id).collect();
+    fn end_quarantine(&mut self, now: Timestamp, ids: Vec<SandboxId>, out: &mut Vec<Command>) {
         for id in ids {
-            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            let Some(sandbox) = self.sandboxes.get_mut(&id).filter(|s| s.quarantined) else { continue };
             sandbox.quarantined = false;
             sandbox.concurrency = sandbox.leased();
             if sandbox.concurrency == 0 {
                 self.condemned(now, id, out);
             }
         }
+    }
+
+    fn end_all_quarantine(&mut self, now: Timestamp, out: &mut Vec<Command>) {
+        let quarantined = self.sandboxes.iter().filter(|(_, s)| s.quarantined);
+        let ids = quarantined.map(|(id, _)| *id).collect();
+        self.end_quarantine(now, ids, out);
     }
 
     /// The beginning of the term is over.
@@ -396,7 +419,7 @@ impl Engine {
                 self.tell_data_plane(data_plane, ToDataPlane::Gone { sandbox, cause: void.clone() }, out);
             }
         }
-        self.end_quarantine(now, out);
+        self.end_all_quarantine(now, out);
     }
 
     pub(crate) fn tell_peers(&self, out: &mut Vec<Command>) {
@@ -419,6 +442,6 @@ impl Engine {
 
     /// What all nodes together offer.
     pub(crate) fn capacity(&self) -> Resources {
-        self.nodes.values().fold(Resources::ZERO, |sum, n| sum + n.capacity)
+        self.nodes.values().fold(Resources::ZERO, |sum, n| sum.saturating_add(n.capacity))
     }
 }

@@ -29,11 +29,15 @@ pub(crate) struct Sandbox {
     pub(crate) quarantined: bool,
     /// Ordered because requests waited, not by the autoscaler.
     pub(crate) for_demand: bool,
+    /// Its node was asked not to begin with it.
+    pub(crate) called_back: bool,
     pub(crate) concurrency: u32,
     pub(crate) request: Resources,
     pub(crate) ordered_at: Timestamp,
     /// [`Timestamp::ZERO`] until ready.
     pub(crate) ready_at: Timestamp,
+    /// When it has been in its phase for too long; [`Timestamp::MAX`]: never.
+    pub(crate) overdue_at: Timestamp,
     pub(crate) decide: Duration,
     pub(crate) place: Duration,
     pub(crate) endpoint: Option<Arc<str>>,

@@ -15,7 +15,8 @@ use std::time::Duration;
 use fanfare_policy::{DemandInput, LoadSample, ScaleInput, demand_order};
 use fanfare_types::limits::{AUTOSCALER_TICK, REPORT_INTERVAL};
 use fanfare_types::{
-    DataPlaneId, FunctionId, FunctionLoad, Reason, ScalingPolicy, StopMode, Timestamp, ToDataPlane, ToNode,
+    DataPlaneId, FunctionId, FunctionLoad, Reason, SandboxId, ScalingPolicy, StopMode, Timestamp,
+    ToDataPlane, ToNode,
 };
 
 use crate::Command;
@@ -175,12 +176,12 @@ impl Engine {
             self.arm(retry_at, Timer::Retry(id));
             return;
         }
-        let cause = OrderCause { for_demand: order.create >= unprompted, deciding };
+        let cause = OrderCause { demand: order.create, deciding };
         let ordered = self.order(now, id, missing, cause, out);
         if ordered > 0
             && let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut())
         {
-            let reason = if cause.for_demand {
+            let reason = if order.create >= unprompted {
                 format!("demand: {}", order.reason)
             } else {
                 format!("autoscaler: {} wanted, {have} there", active.desired)
@@ -205,13 +206,28 @@ impl Engine {
         let running = active.totals().in_flight.div_ceil(function.spec.sizing.concurrency.max(1));
         let needed = running.max(active.desired).max(function.spec.scaling.min).max(active.old_ready.min(1));
         let surplus = active.coming_or_ready().saturating_sub(needed).min(active.counts.starting);
-        let starting = active.sandboxes.iter().rev().filter(|sandbox| {
-            self.sandboxes.get(sandbox).is_some_and(|s| s.phase == Phase::Starting && s.for_demand)
-        });
-        for sandbox in starting.take(surplus as usize) {
-            let node = self.sandboxes[sandbox].node;
-            self.tell_node(node, ToNode::Stop { sandbox: *sandbox, mode: StopMode::IfNotBegun }, out);
+        // Each is called back once: one that goes on has begun.
+        let more = surplus.saturating_sub(active.counts.called_back) as usize;
+        let starting = |s: &&SandboxId| {
+            let sandbox = self.sandboxes.get(s);
+            sandbox.is_some_and(|s| s.phase == Phase::Starting && s.for_demand && !s.called_back)
+        };
+        let latest: Vec<SandboxId> =
+            active.sandboxes.iter().rev().filter(starting).take(more).copied().collect();
+        for id in latest {
+            self.call_back(id, out);
         }
+    }
+
+    fn call_back(&mut self, id: SandboxId, out: &mut Vec<Command>) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        sandbox.called_back = true;
+        let (node, revision) = (sandbox.node, sandbox.revision);
+        let function = self.functions.get_mut(&revision.function);
+        if let Some(function) = function.filter(|f| f.revision == revision.number) {
+            function.active_mut().counts.called_back += 1;
+        }
+        self.tell_node(node, ToNode::Stop { sandbox: id, mode: StopMode::IfNotBegun }, out);
     }
 
     /// Each second for an active function: one sample; each tick: one decision.
@@ -300,11 +316,18 @@ impl Engine {
 
     /// Requests have waited for a while and there is no room: say so where nothing will ever serve them.
     pub(crate) fn no_node_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) else { return };
+        active.no_node_armed = false;
+        let Some(since) = active.starved_since else { return };
+        if now < since + self.config.no_node_grace {
+            // It was for an earlier want.
+            active.no_node_armed = true;
+            self.arm(since + self.config.no_node_grace, Timer::NoNode(id));
+            return;
+        }
         let Some(function) = self.functions.get(&id) else { return };
         let Some(active) = &function.active else { return };
-        let Some(since) = active.starved_since else { return };
-        let grace_over = now.since(since) >= self.config.no_node_grace;
-        if !grace_over || active.coming_or_ready() + active.old_ready > 0 || self.could_ever_fit(function) {
+        if active.coming_or_ready() + active.old_ready > 0 || self.could_ever_fit(function) {
             return;
         }
         let request = function.spec.sizing.request;
@@ -319,7 +342,8 @@ impl Engine {
         self.tell_unavailable_because(id, Reason::NoCapacity, &detail, "", out);
     }
 
-    fn could_ever_fit(&self, function: &Function) -> bool {
+    /// Whether an empty node could hold one of its sandboxes.
+    pub(crate) fn could_ever_fit(&self, function: &Function) -> bool {
         self.nodes
             .values()
             .any(|n| n.has_runtime(&function.spec.runtime) && n.capacity.fits(function.spec.sizing.request))

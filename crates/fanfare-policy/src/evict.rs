@@ -71,6 +71,13 @@ pub struct Score {
     pub function: FunctionId,
 }
 
+/// What [`choose_victims`] could free at most.
+#[must_use]
+pub fn evictable(idle: &[IdleFunction], now: Timestamp, keep_alive_min: Duration) -> Resources {
+    let offers = idle.iter().flat_map(|function| Offer::of(function, now, keep_alive_min)).flatten();
+    offers.fold(Resources::ZERO, |sum, o| sum.saturating_add(o.request.saturating_mul(o.sandboxes)))
+}
+
 /// Chooses idle sandboxes whose removal frees at least `need`: enough, or nothing. Those idle for less than
 /// `keep_alive_min` are not touched, and no function falls below its minimum. None of the victims could stay: without
 /// any one of them `need` would not be covered.
@@ -88,7 +95,7 @@ pub fn choose_victims(
     let mut missing = need;
     for offer in &mut offers {
         offer.taken = offer.sandboxes.min(sandboxes_for(missing, offer.request));
-        missing = missing.saturating_sub(times(offer.request, offer.taken));
+        missing = missing.saturating_sub(offer.request.saturating_mul(offer.taken));
     }
     if missing != Resources::ZERO {
         return Vec::new();
@@ -140,12 +147,12 @@ fn sandboxes_for(missing: Resources, each: Resources) -> u32 {
 
 /// Later victims may have made earlier ones unnecessary. The most valuable are spared first.
 fn spare_the_unneeded(offers: &mut [Offer], need: Resources) {
-    let mut freed = offers.iter().fold(Resources::ZERO, |sum, o| sum + times(o.request, o.taken));
+    let mut freed = offers.iter().fold(Resources::ZERO, |sum, o| sum + o.request.saturating_mul(o.taken));
     for offer in offers.iter_mut().rev() {
         let surplus = freed.saturating_sub(need);
         let spared = u32::try_from(surplus.times(offer.request)).unwrap_or(u32::MAX).min(offer.taken);
         offer.taken -= spared;
-        freed -= times(offer.request, spared);
+        freed -= offer.request.saturating_mul(spared);
     }
 }
 
@@ -164,11 +171,6 @@ fn victims(offers: &[Offer]) -> Vec<Victim> {
         }
     }
     victims
-}
-
-fn times(each: Resources, n: u32) -> Resources {
-    let n = u64::from(n);
-    Resources::new(each.cpu_milli.saturating_mul(n), each.memory_bytes.saturating_mul(n))
 }
 
 #[cfg(test)]

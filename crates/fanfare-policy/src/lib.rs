@@ -18,7 +18,7 @@ pub use autoscale::{
 };
 pub use balance::{Balancer, Candidate, Choice, ChoiceReason};
 pub use demand::{DemandInput, DemandOrder, DemandReason, demand_order};
-pub use evict::{IdleFunction, Score, Victim, VictimReason, choose_victims};
+pub use evict::{IdleFunction, Score, Victim, VictimReason, choose_victims, evictable};
 pub use place::{Ledger, NoRoom, NodeEntry, PlaceReason, Placed, Placement, Placer, UnknownPlacement};
 pub use rand::RngExt;
 pub use random::{Rng, seeded};

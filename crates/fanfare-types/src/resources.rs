@@ -36,6 +36,24 @@ impl Resources {
         }
     }
 
+    /// `self` and `other`, at most what can be counted: for sums over what others state.
+    #[must_use]
+    pub const fn saturating_add(self, other: Resources) -> Resources {
+        Resources {
+            cpu_milli: self.cpu_milli.saturating_add(other.cpu_milli),
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+        }
+    }
+
+    /// `n` times `self`, at most what can be counted.
+    #[must_use]
+    pub const fn saturating_mul(self, n: u32) -> Resources {
+        Resources {
+            cpu_milli: self.cpu_milli.saturating_mul(n as u64),
+            memory_bytes: self.memory_bytes.saturating_mul(n as u64),
+        }
+    }
+
     /// How many times `each` fits in `self`; `u64::MAX` when `each` is zero.
     #[must_use]
     pub fn times(self, each: Resources) -> u64 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fanfare_types::{DataPlaneId, ExitCause, FunctionId, NodeId, Resources, Scaling};
+use fanfare_types::{DataPlaneId, ExitCause, FunctionId, NodeId, Resources, RevisionId, Scaling};
 use proptest::prelude::*;
 
 use super::world::{D, E, N, World, spec};
@@ -172,11 +172,16 @@ fn check_engine(engine: &Engine) {
     for (id, function) in &engine.functions {
         let Some(active) = &function.active else { continue };
         let (mut counts, mut old_ready) = (Counts::default(), 0);
+        let mut held: BTreeMap<DataPlaneId, u32> = BTreeMap::new();
         for sandbox in &active.sandboxes {
             let record = &engine.sandboxes[sandbox];
             let current = record.revision.number == function.revision;
             if current {
                 *counts.of(record.phase) += 1;
+                counts.called_back += u32::from(record.phase == Phase::Starting && record.called_back);
+                if record.phase == Phase::Ready {
+                    record.leases.iter().for_each(|(d, slots)| *held.entry(*d).or_default() += slots);
+                }
             } else {
                 old_ready += u32::from(record.phase == Phase::Ready);
             }
@@ -185,6 +190,10 @@ fn check_engine(engine: &Engine) {
         }
         assert_eq!((active.counts, active.old_ready), (counts, old_ready), "{id}");
         assert!(active.free.is_subset(&active.sandboxes), "{id}");
+        for plane in &active.planes {
+            assert_eq!(plane.held, held.remove(&plane.data_plane).unwrap_or(0), "{id}: {plane:?}");
+        }
+        assert!(held.values().all(|slots| *slots == 0), "{id}: {held:?} is held by nobody listed");
         let starved = active.starved_since.is_some_and(|since| engine.starved.contains(&(since, *id)));
         assert_eq!(active.starved_since.is_some(), starved, "{id}");
         if !function.removed {
@@ -192,6 +201,14 @@ fn check_engine(engine: &Engine) {
         }
     }
     assert!(engine.starved.iter().all(|(_, id)| engine.functions.contains_key(id)));
+    assert!(engine.wishing.iter().all(|id| engine.functions.contains_key(id)));
+    for (id, node) in &engine.nodes {
+        let mut running: BTreeMap<RevisionId, u32> = BTreeMap::new();
+        let there = engine.sandboxes.values().filter(|s| s.node == *id);
+        there.for_each(|s| *running.entry(s.revision).or_default() += 1);
+        assert_eq!(node.running, running, "{id}");
+        assert!(node.told.iter().all(|r| engine.functions[&r.function].told.contains(id)), "{id}");
+    }
 }
 
 /// Faults are over: whatever waits is served or refused, and then nothing is left anywhere.

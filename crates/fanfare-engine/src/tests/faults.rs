@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use fanfare_types::Scaling;
+use fanfare_types::{
+    FromDataPlane, FunctionId, FunctionLoad, NodeId, Reason, Resources, Scaling, StopMode, Timeouts, ToNode,
+};
 
-use super::world::{D, E, F, N, World, spec};
+use super::world::{D, E, F, G, N, World, spec};
+use crate::Event;
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -106,4 +109,94 @@ fn who_condemned_a_sandbox_hears_its_end_also_after_a_new_stream() {
             "it keeps what it condemned until it hears: {new_leader}"
         );
     }
+}
+
+#[test]
+fn a_creation_is_called_back_once() {
+    let mut world = World::small(1000, 1, Scaling::default());
+    world.arrive(D, F, 500);
+    world.settle();
+    let mut called_back = 0;
+    for _ in 0..20 {
+        let load = FunctionLoad { function: F, ..FunctionLoad::default() };
+        let message = FromDataPlane::Demand(load);
+        world.step(Event::FromDataPlane { data_plane: D, message, received: world.now });
+        let stop = |m: &ToNode| matches!(m, ToNode::Stop { mode: StopMode::IfNotBegun, .. });
+        called_back = world.nodes[&N].to.iter().filter(|message| stop(message)).count();
+    }
+    assert_eq!(called_back, 500, "said 20 times, 10000 creations overflow a link");
+    world.settle();
+    assert!(world.nodes[&N].sandboxes.is_empty());
+}
+
+#[test]
+fn a_waiting_request_makes_room_though_the_autoscaler_wants_more() {
+    let mut world = World::small(3, 1, Scaling::default());
+    let other = NodeId(2);
+    world.arrive(D, F, 3);
+    world.pass(secs(3));
+    world.set_function(G, 1, spec("g", 1, Scaling::default()));
+    world.add_node(other, 3);
+    world.settle();
+    world.arrive(D, G, 3);
+    world.start_all();
+    world.finish(D, 6);
+    world.pass(secs(3));
+    world.nodes.get_mut(&N).unwrap().connected = false;
+    world.step(Event::NodeLost(N));
+    world.settle();
+    world.arrive(D, F, 1);
+    world.pass(Duration::from_millis(500));
+    world.finish(D, 1);
+    assert_eq!(world.served, 7, "the autoscaler wants three, the request waits for one");
+    assert_eq!(world.ready(G), 2);
+}
+
+#[test]
+fn nobody_makes_room_for_what_no_node_could_hold() {
+    let mut world = World::small(4, 1, Scaling::default());
+    world.add_node(NodeId(2), 4);
+    let mut large = spec("g", 1, Scaling::default());
+    large.sizing.request = Resources::new(500, 500);
+    world.set_function(G, 1, large);
+    world.arrive(D, F, 8);
+    world.start_all();
+    world.finish(D, 8);
+    world.pass(secs(3));
+    world.arrive(D, G, 1);
+    world.pass(secs(7));
+    assert_eq!(world.created, 8, "all of them together would be room enough, but on no one node");
+    assert_eq!(world.refused, vec![(G, Reason::NoCapacity)]);
+}
+
+#[test]
+fn functions_that_starve_together_are_given_room_together() {
+    let mut world = World::small(8, 1, Scaling::default());
+    world.arrive(D, F, 8);
+    world.start_all();
+    world.finish(D, 8);
+    world.pass(secs(3));
+    for id in 10..18 {
+        world.set_function(FunctionId(id), 1, spec("g", 1, Scaling::default()));
+    }
+    world.settle();
+    for id in 10..18 {
+        world.arrive(D, FunctionId(id), 1);
+    }
+    world.pass(Duration::from_millis(20));
+    world.finish(D, 8);
+    assert_eq!(world.served, 16, "one look at all of them, not one for each");
+}
+
+#[test]
+fn no_timer_outlives_its_sandbox() {
+    let mut world = World::small(10, 1, Scaling::default());
+    let hour = secs(3600);
+    let timeouts = Timeouts { start: hour, request: hour };
+    world.set_function(F, 2, fanfare_types::FunctionSpec { timeouts, ..spec("f", 1, Scaling::default()) });
+    world.arrive(D, F, 3);
+    world.start_all();
+    world.finish(D, 3);
+    world.pass(secs(200));
+    assert_eq!((world.ready(F), world.engine.next_deadline()), (0, None));
 }

@@ -32,7 +32,7 @@ pub(super) struct FakeNode {
     pub(super) capacity: Resources,
     pub(super) sandboxes: BTreeMap<SandboxId, NodeSandbox>,
     pub(super) revisions: BTreeMap<RevisionId, u32>,
-    to: VecDeque<ToNode>,
+    pub(super) to: VecDeque<ToNode>,
     from: VecDeque<FromNode>,
 }
 

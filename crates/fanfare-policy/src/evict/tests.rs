@@ -99,9 +99,9 @@ fn functions() -> impl Strategy<Value = Vec<IdleFunction>> {
 }
 
 fn freed(functions: &[IdleFunction], victims: &[Victim]) -> Resources {
-    victims
-        .iter()
-        .fold(Resources::ZERO, |sum, v| sum + times(functions[v.function.0 as usize].request, v.sandboxes))
+    victims.iter().fold(Resources::ZERO, |sum, v| {
+        sum + functions[v.function.0 as usize].request.saturating_mul(v.sandboxes)
+    })
 }
 
 proptest! {
@@ -124,7 +124,8 @@ proptest! {
             prop_assert_eq!(victim.reason.stays_warm, stays_warm);
         }
         let all = functions.iter().filter(|f| eligible(f));
-        let most = all.fold(Resources::ZERO, |sum, f| sum + times(f.request, removable(f)));
+        let most = all.fold(Resources::ZERO, |sum, f| sum + f.request.saturating_mul(removable(f)));
+        prop_assert_eq!(evictable(&functions, NOW, keep_alive_min), most);
         prop_assert_eq!(victims.is_empty(), need == Resources::ZERO || !most.fits(need));
         if !victims.is_empty() {
             prop_assert!(freed(&functions, &victims).fits(need));

@@ -207,16 +207,14 @@ impl Placer {
     }
 
     /// Chooses a node among those that take sandboxes, have room for `request` and are `allowed`, and reserves it.
-    ///
-    /// # Errors
-    /// [`NoRoom`] when there is none; nothing is reserved then.
+    /// `None` when there is none; nothing is reserved then, and [`Ledger::no_room`] says what is lacking.
     pub fn place(
         &mut self,
         ledger: &mut Ledger,
         request: Resources,
         allowed: &dyn Fn(NodeId) -> bool,
         rng: &mut Rng,
-    ) -> Result<Placed, NoRoom> {
+    ) -> Option<Placed> {
         let nodes = Feasible { nodes: ledger.entries(), request, allowed };
         let chosen = match &mut self.policy {
             Policy::Kubernetes(cursor) => kubernetes::choose(cursor, &nodes, rng),
@@ -224,10 +222,16 @@ impl Placer {
             Policy::RoundRobin(cursor) => round_robin::choose(cursor, &nodes),
             Policy::PowerOfTwo => power_of_two::choose(&nodes, rng),
         };
-        let Some((index, reason)) = chosen else {
-            return Err(nodes.no_room());
-        };
-        Ok(Placed { node: ledger.reserve_at(index, request), reason })
+        let (index, reason) = chosen?;
+        Some(Placed { node: ledger.reserve_at(index, request), reason })
+    }
+}
+
+impl Ledger {
+    /// What is lacking for `request` on the nodes that are `allowed`. Looks at every node.
+    #[must_use]
+    pub fn no_room(&self, request: Resources, allowed: &dyn Fn(NodeId) -> bool) -> NoRoom {
+        Feasible { nodes: self.entries(), request, allowed }.no_room()
     }
 }
 

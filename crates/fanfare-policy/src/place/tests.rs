@@ -33,7 +33,9 @@ fn no_room_says_what_is_lacking() {
         let request = Resources::new(500, 512 << 20);
         let before = nodes.entries().to_vec();
         let mut placer = Placer::new(placement);
-        let why = placer.place(&mut nodes, request, &|id| id != NodeId(4), &mut seeded(0)).unwrap_err();
+        let allowed = |id| id != NodeId(4);
+        assert_eq!(placer.place(&mut nodes, request, &allowed, &mut seeded(0)), None, "{placement}");
+        let why = nodes.no_room(request, &allowed);
         let want = NoRoom {
             nodes: 5,
             unschedulable: 1,
@@ -50,7 +52,8 @@ fn no_room_says_what_is_lacking() {
             "none of 5 nodes has 500 mCPU and 512 MiB free: 2 lack CPU (most free: 4000 mCPU), \
              2 lack memory (most free: 1024 MiB), 1 take no sandboxes, 1 are excluded"
         );
-        let none = placer.place(&mut Ledger::new(), request, &any_node, &mut seeded(0)).unwrap_err();
+        assert_eq!(placer.place(&mut Ledger::new(), request, &any_node, &mut seeded(0)), None);
+        let none = Ledger::new().no_room(request, &any_node);
         assert_eq!((none.nodes, none.most_free), (0, Resources::ZERO), "{placement}");
     }
 }
@@ -63,9 +66,9 @@ fn every_policy_fills_a_cluster_to_the_last_slot() {
         let (request, mut rng) = (Resources::new(250, 100), seeded(4));
         for n in 0..130 * 4 {
             let placed = placer.place(&mut nodes, request, &any_node, &mut rng);
-            assert!(placed.is_ok(), "{placement}: {n} placed, {:?}", placed);
+            assert!(placed.is_some(), "{placement}: {n} placed, {:?}", placed);
         }
-        assert!(placer.place(&mut nodes, request, &any_node, &mut rng).is_err(), "{placement}");
+        assert!(placer.place(&mut nodes, request, &any_node, &mut rng).is_none(), "{placement}");
     }
 }
 
@@ -94,7 +97,7 @@ proptest! {
             prop_assert_eq!(result, twin.place(&mut before.clone(), request, &allowed, &mut twin_rng));
             let could = |n: &&NodeEntry| n.schedulable && allowed(n.id) && n.free().fits(request);
             match result {
-                Ok(placed) => {
+                Some(placed) => {
                     let was = before.get(placed.node).unwrap();
                     prop_assert!(could(&was), "{:?} on {:?}", request, was);
                     for node in before.nodes() {
@@ -102,7 +105,7 @@ proptest! {
                         prop_assert_eq!(nodes.get(node.id).unwrap().reserved, node.reserved + added);
                     }
                 }
-                Err(_) => prop_assert_eq!(before.nodes().find(could), None, "there was room"),
+                None => prop_assert_eq!(before.nodes().find(could), None, "there was room"),
             }
         }
     }
