@@ -135,7 +135,11 @@ impl Daemon {
         match (result, ended.take()) {
             (Ok(started), None) => {
                 sandbox.state = State::Ready(started.endpoint.clone());
-                if !stopping {
+                if let Some(mode) = sandbox.stopping {
+                    // The order met a runtime that did not know of it yet, or came too late to keep it from starting.
+                    self.stops.push_back((id, mode));
+                    self.begin_stops();
+                } else {
                     let (endpoint, stages) = (started.endpoint, started.stages);
                     self.send(FromNode::Ready { sandbox: id, endpoint, stages });
                 }

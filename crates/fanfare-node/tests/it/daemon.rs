@@ -120,6 +120,23 @@ async fn creations_begin_in_order_within_their_limit_and_can_be_cancelled_before
 }
 
 #[tokio::test]
+async fn a_stop_that_comes_before_the_runtime_knows_of_the_sandbox_is_not_lost() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    leader.create(1, 1);
+    let (_, answer) = rig.create_call().await;
+    leader.stop(1, StopMode::Graceful);
+    let Call::Stop(_, _, done) = rig.call().await else { panic!("no stop") };
+    done.send(()).unwrap();
+    answer.send(Ok(started(1))).unwrap();
+    let Call::Stop(id, mode, done) = rig.call().await else { panic!("no stop of what came up") };
+    assert_eq!((id, mode), (SandboxId(1), StopMode::Graceful));
+    (rig.outlets.exits)(exit(1, ExitCause::Stopped, "bye"));
+    done.send(()).unwrap();
+    assert_eq!(leader.next().await, exited(1, ExitCause::Stopped, "bye"), "and never that it is ready");
+}
+
+#[tokio::test]
 async fn every_stop_is_answered() {
     let mut rig = Rig::start(Setup::default()).await;
     let mut leader = rig.ready_link().await;
