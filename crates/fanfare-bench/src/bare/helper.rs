@@ -172,6 +172,8 @@ impl Maker {
         let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
         rustix::thread::set_capabilities(None, none)?;
         rustix::thread::set_no_new_privs(true)?;
+        // After the change of user, which clears it.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if kind != Kind::Unfiltered {
             clone::install_filter(&self.filter)?;
         }

@@ -50,7 +50,8 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Bare {
     child: Child,
-    orders: ChildStdin,
+    /// `None` once it was told to end.
+    orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -70,12 +71,14 @@ impl Bare {
         let missing = || Error::new("the maker of bare sandboxes has no pipes");
         let orders = child.stdin.take().ok_or_else(missing)?;
         let answers = BufReader::new(child.stdout.take().ok_or_else(missing)?);
-        Ok(Bare { child, orders, answers })
+        Ok(Bare { child, orders: Some(orders), answers })
     }
 
     /// Makes one, asks it once and removes it. Gives the time from nothing to the answer's last byte.
     pub(crate) fn sandbox(&mut self, kind: Kind) -> Result<Duration> {
-        writeln!(self.orders, "{}", kind.word()).context("order a bare sandbox")?;
+        let orders =
+            self.orders.as_mut().ok_or_else(|| Error::new("the maker of bare sandboxes was ended"))?;
+        writeln!(orders, "{}", kind.word()).context("order a bare sandbox")?;
         let mut line = String::new();
         self.answers.read_line(&mut line).context("wait for a bare sandbox")?;
         match line.trim_end().split_once(' ') {
@@ -86,10 +89,21 @@ impl Bare {
     }
 }
 
+impl Bare {
+    /// Ends it, by when it has removed everything it made.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.orders = None;
+        match self.child.wait().context("end the maker of bare sandboxes")? {
+            status if status.success() => Ok(()),
+            status => Err(Error::new(format!("the maker of bare sandboxes: {status}"))),
+        }
+    }
+}
+
 impl Drop for Bare {
     fn drop(&mut self) {
-        // It ends with its sandbox; what it was doing is void.
-        let _ = self.child.kill();
+        // The end of its input ends it, at the latest after the sandbox that it is making, which has a timeout.
+        self.orders = None;
         let _ = self.child.wait();
     }
 }

@@ -127,6 +127,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
         times.extend(round);
         platform.until_idle()?;
     }
+    bare.stop()?;
     tell_sequential(&mut report, &times)?;
     for (contract, stages) in &stages {
         stages.tell(&mut report, &format!("stages: {}", contract.describe()))?;

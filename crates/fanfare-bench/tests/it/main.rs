@@ -139,6 +139,7 @@ fn bare_sandboxes_answer_and_leave_nothing() {
         std::fs::read_dir(&sockets).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>(),
         ["root"]
     );
+    // What it makes must not outlive it.
     drop(orders);
     assert!(child.0.wait().unwrap().success());
     let left = cgroups_of(pid);
