@@ -2,7 +2,7 @@
 //!
 //! A consistent hash with bounded load (`fanfare_policy::route`) spreads functions over data planes. A data plane that
 //! does not own a function forwards its requests once to the owner, so that a function's queue and slots are in one
-//! place. A lone data plane owns everything and is told nothing.
+//! place. A lone data plane owns everything; it is told so with each new stream, for it may believe otherwise.
 
 use fanfare_policy::Move;
 use fanfare_types::{DataPlaneId, FunctionId, ToDataPlane};
@@ -63,14 +63,9 @@ impl Engine {
     }
 
     pub(crate) fn tell_owners(&self, data_plane: DataPlaneId, out: &mut Vec<Command>) {
-        if self.data_planes.len() < 2 {
-            return;
-        }
-        let owners: Vec<_> = self
-            .functions
-            .keys()
-            .filter_map(|f| self.owners.owner(*f).map(|owner| (*f, (owner != data_plane).then_some(owner))))
-            .collect();
+        let foreign = |id: &FunctionId| self.owners.owner(*id).filter(|owner| *owner != data_plane);
+        let known = self.functions.iter().filter(|(_, f)| !f.removed);
+        let owners: Vec<_> = known.map(|(id, _)| (*id, foreign(id))).collect();
         for chunk in owners.chunks(FUNCTIONS_PER_MESSAGE) {
             self.tell_data_plane(data_plane, ToDataPlane::Owners(chunk.to_vec()), out);
         }

@@ -241,6 +241,10 @@ fn heal(world: &mut World) {
         assert!(node.sandboxes.is_empty(), "left on {id}: {:?}\n{world:#?}", node.sandboxes);
     }
     for (id, plane) in &world.planes {
+        for function in world.engine.functions.keys() {
+            let owner = world.engine.owner_of(*function).filter(|owner| owner != id);
+            assert_eq!(plane.owners.get(function).copied(), owner, "the owner of {function}, to {id}");
+        }
         assert!(plane.held.is_empty(), "{id} holds slots of nothing: {:?}", plane.held);
         assert!(plane.condemned.is_empty(), "{id} was not told of the end of {:?}", plane.condemned);
     }
