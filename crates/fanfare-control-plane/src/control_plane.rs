@@ -75,6 +75,7 @@ impl ControlPlane {
         let config = EngineConfig {
             placement: options.placement,
             known_data_planes: registry.data_planes(),
+            known_nodes: registry.nodes().into_iter().map(|(_, id)| id).collect(),
             ..EngineConfig::new(epoch)
         };
         let engine_ended = engine_loop::start(config, registry.all(), clock, inputs, shutdown.clone())?;

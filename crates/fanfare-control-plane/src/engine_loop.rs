@@ -51,7 +51,7 @@ pub(crate) fn start(
     let run = move || {
         let mut engine_loop = EngineLoop::new(config, clock);
         for (id, spec) in functions {
-            engine_loop.step(Event::FunctionSet { id, spec });
+            engine_loop.step(Event::FunctionKept { id, spec });
         }
         runtime.block_on(engine_loop.run(inputs, shutdown));
         // Nobody waits when the control plane's handle is gone.

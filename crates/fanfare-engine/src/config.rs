@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fanfare_policy::Placement;
-use fanfare_types::{DataPlaneId, Epoch};
+use fanfare_types::{DataPlaneId, Epoch, NodeId};
 
 /// What an engine must be told when a leader's term begins.
 #[derive(Clone, Debug)]
@@ -17,6 +17,9 @@ pub struct EngineConfig {
     /// Data planes that an earlier leader knew. Once each has connected, or `lease_recovery` is over, slots of adopted
     /// sandboxes that none of them claims are written off.
     pub known_data_planes: Vec<DataPlaneId>,
+    /// Nodes that an earlier leader knew. Until each has connected, or `lease_recovery` is over, sandboxes may still
+    /// turn up: none is ordered but for requests that wait.
+    pub known_nodes: Vec<NodeId>,
     /// The beginning of the term: how long sandboxes of the earlier leader are adopted and their leases awaited.
     pub lease_recovery: Duration,
     /// A sandbox idle for less than this is not evicted to make room for another function's.
@@ -35,6 +38,7 @@ impl EngineConfig {
             placement: Placement::Kubernetes,
             seed: epoch.0,
             known_data_planes: Vec::new(),
+            known_nodes: Vec::new(),
             lease_recovery: Duration::from_secs(3),
             keep_alive_min: Duration::from_secs(1),
             no_node_grace: Duration::from_secs(5),

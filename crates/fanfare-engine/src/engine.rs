@@ -39,6 +39,8 @@ pub struct Engine {
     pub(crate) preparing: BTreeMap<RevisionId, NodeId>,
     /// Data planes of an earlier leader that have not connected yet; slots of adopted sandboxes wait for them.
     pub(crate) awaited_data_planes: BTreeSet<DataPlaneId>,
+    /// Nodes of an earlier leader that have not connected yet; sandboxes that nobody waits for wait for theirs.
+    pub(crate) awaited_nodes: BTreeSet<NodeId>,
     /// Leases that data planes stated for sandboxes that no node has stated yet.
     pub(crate) claims: BTreeMap<SandboxId, Claim>,
     /// The beginning of the term, in which sandboxes of an earlier leader are adopted.
@@ -112,6 +114,7 @@ impl Engine {
             full: Vec::new(),
             preparing: BTreeMap::new(),
             awaited_data_planes: config.known_data_planes.iter().copied().collect(),
+            awaited_nodes: config.known_nodes.iter().copied().collect(),
             claims: BTreeMap::new(),
             recovering: true,
             nodes_seen: BTreeSet::new(),
@@ -136,6 +139,7 @@ impl Engine {
         match event {
             Event::Tick => {}
             Event::FunctionSet { id, spec } => self.function_set(now, id, spec, out),
+            Event::FunctionKept { id, spec } => self.function_kept(now, id, spec, out),
             Event::FunctionRemoved(function) => self.function_removed(now, function, out),
             Event::PrepareRequested(revision) => self.prepare_requested(revision, out),
             Event::NodeConnected { node, hello } => self.node_connected(now, node, hello, out),
@@ -172,7 +176,13 @@ impl Engine {
     }
 
     fn node_said(&mut self, now: Timestamp, node: NodeId, message: FromNode, out: &mut Vec<Command>) {
+        let foreign = |id| self.sandboxes.get(&id).is_some_and(|s| s.node != node);
         match message {
+            // Only its own node speaks for a sandbox.
+            FromNode::Ready { sandbox, .. }
+            | FromNode::Failed { sandbox, .. }
+            | FromNode::Exited { sandbox, .. }
+                if foreign(sandbox) => {}
             // A hello begins a stream; the shell turns it into `NodeConnected`.
             FromNode::Hello(hello) => self.node_connected(now, node, hello, out),
             FromNode::Ready { sandbox, endpoint, stages } => {

@@ -19,6 +19,13 @@ pub enum Event {
         /// What it is.
         spec: Arc<FunctionSpec>,
     },
+    /// A function was registered in an earlier term. What it was to start with then is not started again.
+    FunctionKept {
+        /// The function and its revision.
+        id: RevisionId,
+        /// What it is.
+        spec: Arc<FunctionSpec>,
+    },
     /// A function is deleted, durably.
     FunctionRemoved(FunctionId),
     /// Somebody wants to know whether this revision can start.

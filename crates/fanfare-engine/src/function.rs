@@ -38,6 +38,10 @@ pub(crate) struct Function {
     pub(crate) spec: Arc<FunctionSpec>,
     pub(crate) revision: u32,
     pub(crate) removed: bool,
+    /// An earlier leader registered it.
+    pub(crate) kept: bool,
+    /// The longest that a request in one of its sandboxes, of whatever revision, may take.
+    pub(crate) request_timeout_max: Duration,
     pub(crate) last_failure: Option<Box<LastFailure>>,
     /// Nodes whose stream has been told a revision of it.
     pub(crate) told: BTreeSet<NodeId>,
@@ -47,7 +51,17 @@ pub(crate) struct Function {
 
 impl Function {
     pub(crate) fn new(spec: Arc<FunctionSpec>, revision: u32) -> Self {
-        Function { spec, revision, removed: false, last_failure: None, told: BTreeSet::new(), active: None }
+        let request_timeout_max = spec.timeouts.request;
+        Function {
+            spec,
+            revision,
+            removed: false,
+            kept: false,
+            request_timeout_max,
+            last_failure: None,
+            told: BTreeSet::new(),
+            active: None,
+        }
     }
 
     pub(crate) fn revision_id(&self, id: FunctionId) -> RevisionId {
@@ -66,10 +80,14 @@ impl Function {
     }
 
     pub(crate) fn active_mut(&mut self) -> &mut Active {
-        let spec = &self.spec;
+        let (spec, kept) = (&self.spec, self.kept);
         self.active.get_or_insert_with(|| {
+            let mut autoscaler = Autoscaler::new(&spec.scaling, spec.sizing.concurrency);
+            if kept {
+                autoscaler.adopt(Timestamp::ZERO, 0);
+            }
             Box::new(Active {
-                autoscaler: Autoscaler::new(&spec.scaling, spec.sizing.concurrency),
+                autoscaler,
                 sandboxes: BTreeSet::new(),
                 free: BTreeSet::new(),
                 counts: Counts::default(),
@@ -223,9 +241,9 @@ impl Active {
         let mut sum = Totals::default();
         for plane in &self.planes {
             let load = &plane.load;
-            sum.in_flight += load.in_flight;
-            sum.queued += load.queued;
-            sum.idle_sandboxes += load.idle_sandboxes;
+            sum.in_flight = sum.in_flight.saturating_add(load.in_flight);
+            sum.queued = sum.queued.saturating_add(load.queued);
+            sum.idle_sandboxes = sum.idle_sandboxes.saturating_add(load.idle_sandboxes);
             sum.concurrency += load.concurrency_avg;
             if load.interval_s > 0.0 {
                 sum.requests_per_second += f64::from(load.arrivals) / load.interval_s;

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use fanfare_types::{DataPlaneId, FunctionId, SandboxId, Timestamp, ToDataPlane};
+use fanfare_types::{DataPlaneId, FunctionId, RevisionId, SandboxId, Timestamp, ToDataPlane};
 
 use crate::Command;
 use crate::engine::Engine;
@@ -112,12 +112,15 @@ impl Engine {
             self.released_claim(data_plane, sandbox, slots);
             return;
         };
-        let (id, phase) = (record.revision.function, record.phase);
+        let (RevisionId { function: id, number }, phase) = (record.revision, record.phase);
         if let Some(function) = self.functions.get_mut(&id) {
+            let current = function.revision == number;
             let plane = function.active_mut().plane_mut(data_plane);
-            if retired {
+            if retired && !current {
+                // It goes because it is outdated, beside those that were asked for.
+            } else if retired {
                 plane.retire_asked = plane.retire_asked.saturating_sub(1);
-            } else {
+            } else if phase == Phase::Ready {
                 plane.yield_asked = plane.yield_asked.saturating_sub(taken);
             }
         }
@@ -230,11 +233,14 @@ fn yields(parties: &[Party], at_limit: bool) -> Vec<(DataPlaneId, u32)> {
         let proportional = u32::try_from(total_held * demand(p) / total_demand).unwrap_or(u32::MAX);
         proportional.max(u32::from(demand(p) > 0))
     };
-    let mut missing: u32 = parties.iter().map(|p| p.need).sum();
+    let mut missing = parties.iter().fold(0_u32, |sum, p| sum.saturating_add(p.need));
     let mut result = Vec::with_capacity(parties.len());
     for party in parties {
-        let spare =
-            if party.need > 0 { 0 } else { party.held.saturating_sub(party.in_flight + party.queued) };
+        let spare = if party.need > 0 {
+            0
+        } else {
+            party.held.saturating_sub(party.in_flight).saturating_sub(party.queued)
+        };
         let slots = spare.min(missing);
         missing -= slots;
         result.push((party.data_plane, slots));
@@ -242,11 +248,11 @@ fn yields(parties: &[Party], at_limit: bool) -> Vec<(DataPlaneId, u32)> {
     if at_limit {
         let below =
             parties.iter().filter(|p| p.need > 0).map(|p| share(p).saturating_sub(p.held).min(p.need));
-        let mut missing = missing.min(below.sum());
+        let mut missing = missing.min(below.fold(0, u32::saturating_add));
         for (party, (_, slots)) in parties.iter().zip(&mut result) {
             let more = party.held.saturating_sub(share(party)).saturating_sub(*slots).min(missing);
             missing -= more;
-            *slots += more;
+            *slots = slots.saturating_add(more);
         }
     }
     result

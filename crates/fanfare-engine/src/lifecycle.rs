@@ -120,6 +120,16 @@ impl Engine {
         cause: &GoneCause,
         out: &mut Vec<Command>,
     ) {
+        let by_itself =
+            matches!(cause.exit, ExitCause::Status(_) | ExitCause::Signal(_) | ExitCause::OutOfMemory);
+        if by_itself && self.sandboxes.get(&id).is_some_and(|s| s.phase == Phase::Starting) {
+            let failure = StartFailure {
+                kind: StartFailureKind::Exited(cause.exit),
+                detail: format!("the sandbox {} before it was ready", cause.exit),
+                log_tail: cause.log_tail.to_string(),
+            };
+            return self.sandbox_failed(now, id, failure, out);
+        }
         let Some(sandbox) = self.forget_sandbox(id) else { return };
         for (data_plane, _) in &sandbox.leases {
             let message = ToDataPlane::Gone { sandbox: id, cause: cause.clone() };
@@ -130,8 +140,6 @@ impl Engine {
         if self.functions.get(&function_id).is_some_and(outdated) {
             self.drop_unused_revisions_on(sandbox.node, function_id, out);
         }
-        let by_itself =
-            matches!(cause.exit, ExitCause::Status(_) | ExitCause::Signal(_) | ExitCause::OutOfMemory);
         if let Some(function) = self.functions.get_mut(&function_id)
             && by_itself
             && sandbox.phase == Phase::Ready
@@ -146,15 +154,6 @@ impl Engine {
                 active.replace_at = now + backoff(active.crashes);
                 let at = active.replace_at;
                 self.arm(at, Timer::Retry(function_id));
-            }
-        } else if by_itself && sandbox.phase == Phase::Starting {
-            let failure = StartFailure {
-                kind: StartFailureKind::Exited(cause.exit),
-                detail: format!("the sandbox {} before it was ready", cause.exit),
-                log_tail: cause.log_tail.to_string(),
-            };
-            if let Some(function) = self.functions.get_mut(&function_id) {
-                function.last_failure = Some(Box::new(LastFailure { at: now, failure }));
             }
         }
         self.after_loss(now, function_id, out);
@@ -175,8 +174,7 @@ impl Engine {
         let Some(sandbox) = self.sandboxes.get(&id).filter(|s| s.phase == Phase::Ready) else { return };
         let holders: Vec<_> = sandbox.leases.iter().map(|(data_plane, _)| *data_plane).collect();
         let function = sandbox.revision.function;
-        let request_timeout =
-            self.functions.get(&function).map_or(Duration::ZERO, |f| f.spec.timeouts.request);
+        let request_timeout = self.functions.get(&function).map_or(Duration::ZERO, |f| f.request_timeout_max);
         self.set_phase(id, Phase::Retiring);
         for data_plane in holders {
             self.tell_data_plane(data_plane, ToDataPlane::Revoke { sandbox: id, slots: u32::MAX }, out);

@@ -24,8 +24,12 @@ impl Engine {
         self.tell_all_data_planes(&message, out);
         let initial = spec.scaling.initial.max(spec.scaling.min);
         if let Some(function) = self.functions.get_mut(&id.function) {
+            let kept = function.active.as_ref().is_some_and(|a| !a.sandboxes.is_empty());
+            let before = if kept { function.request_timeout_max } else { Duration::ZERO };
+            function.request_timeout_max = before.max(spec.timeouts.request);
             function.spec = spec;
             function.revision = id.number;
+            function.kept = false;
             function.last_failure = None;
             if function.active.is_some() {
                 self.begin_update(now, id.function, out);
@@ -37,6 +41,22 @@ impl Engine {
         }
         if initial > 0 || self.always_wants_some(id.function) {
             self.begin_initial(now, id.function, initial, out);
+        }
+    }
+
+    /// A function that an earlier leader knew: its initial scale was reached then, its minimum holds.
+    pub(crate) fn function_kept(
+        &mut self,
+        now: Timestamp,
+        id: RevisionId,
+        spec: Arc<FunctionSpec>,
+        out: &mut Vec<Command>,
+    ) {
+        let minimum = spec.scaling.min;
+        self.functions.insert(id.function, Function { kept: true, ..Function::new(spec, id.number) });
+        self.assign_owner(id.function, out);
+        if minimum > 0 || self.always_wants_some(id.function) {
+            self.begin_initial(now, id.function, minimum, out);
         }
     }
 
@@ -56,7 +76,7 @@ impl Engine {
         let wanted = initial.max(fixed).min(function.spec.scaling.max);
         let active = function.active_mut();
         active.desired = active.desired.max(wanted);
-        active.record(now, wanted, format!("registered with {wanted} from the start"));
+        active.record(now, wanted, format!("{wanted} from the start"));
         self.pursue(now, id, Duration::ZERO, out);
         self.wake(now, id);
     }
@@ -68,6 +88,7 @@ impl Engine {
         let max = scaling.max;
         let active = function.active_mut();
         active.autoscaler.update(&scaling, concurrency);
+        active.decide_at = active.decide_at.min(now + active.autoscaler.tick());
         active.failures = 0;
         active.retry_at = Timestamp::ZERO;
         active.crashes = 0;

@@ -78,6 +78,9 @@ impl Engine {
         if self.awaited_data_planes.is_empty() {
             self.end_quarantine(now, ids, out);
         }
+        if self.awaited_nodes.remove(&node) && self.awaited_nodes.is_empty() {
+            self.pursue_all(now, out);
+        }
         self.retry_wishes(now, out);
     }
 
@@ -114,7 +117,7 @@ impl Engine {
         out: &mut Vec<Command>,
     ) {
         let claim = self.claims.remove(&record.sandbox).unwrap_or_default();
-        let claimed: u32 = claim.leases.iter().map(|(_, slots)| slots).sum();
+        let claimed: u64 = claim.leases.iter().map(|(_, slots)| u64::from(*slots)).sum();
         let function = self.functions.get(&record.revision.function).filter(|f| !f.removed);
         // How many slots one of an earlier revision had is not known any more; it is granted none that nobody claims.
         let concurrency = |f: &Function| {
@@ -127,7 +130,7 @@ impl Engine {
                 && record.endpoint.is_some()
                 && record.sandbox.epoch() < self.config.epoch
                 && !claim.condemned
-                && claimed <= concurrency(f)
+                && claimed <= u64::from(concurrency(f))
         });
         let Some(function) = function else {
             let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
@@ -261,7 +264,7 @@ impl Engine {
             }
             let valid = self.sandboxes.get(sandbox).is_some_and(|s| {
                 let others = s.leased() - s.leased_to(data_plane);
-                s.phase != Phase::Starting && others + slots <= s.concurrency
+                s.phase != Phase::Starting && *slots <= s.concurrency.saturating_sub(others)
             });
             if !valid {
                 self.tell_data_plane(
@@ -391,14 +394,18 @@ impl Engine {
     /// Every data plane of the earlier leader has spoken, or had time to: what is unclaimed now stays so.
     ///
     /// An unclaimed slot may hold a request of a data plane that died without this leader's knowledge, so it is never
-    /// granted: the sandbox keeps to its claimed slots, and without any it is killed.
+    /// granted: the sandbox keeps to its claimed slots until it can be replaced, and without any it is killed.
     fn end_quarantine(&mut self, now: Timestamp, ids: Vec<SandboxId>, out: &mut Vec<Command>) {
         for id in ids {
             let Some(sandbox) = self.sandboxes.get_mut(&id).filter(|s| s.quarantined) else { continue };
             sandbox.quarantined = false;
-            sandbox.concurrency = sandbox.leased();
-            if sandbox.concurrency == 0 {
+            let (had, left) = (sandbox.concurrency, sandbox.leased());
+            sandbox.concurrency = left;
+            let current = self.functions.get(&sandbox.revision.function).map(|f| f.revision);
+            if left == 0 {
                 self.condemned(now, id, out);
+            } else if left < had && current == Some(sandbox.revision.number) {
+                self.retire(now, id, out);
             }
         }
     }
@@ -413,6 +420,7 @@ impl Engine {
     pub(crate) fn lease_recovery_over(&mut self, now: Timestamp, out: &mut Vec<Command>) {
         self.recovering = false;
         self.awaited_data_planes.clear();
+        self.awaited_nodes.clear();
         let void = GoneCause { exit: ExitCause::NodeLost, log_tail: Arc::from("") };
         for (sandbox, claim) in std::mem::take(&mut self.claims) {
             for (data_plane, _) in claim.leases {
@@ -420,6 +428,7 @@ impl Engine {
             }
         }
         self.end_all_quarantine(now, out);
+        self.pursue_all(now, out);
     }
 
     pub(crate) fn tell_peers(&self, out: &mut Vec<Command>) {

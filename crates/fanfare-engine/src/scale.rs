@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use fanfare_policy::{DemandInput, LoadSample, ScaleInput, demand_order};
-use fanfare_types::limits::{AUTOSCALER_TICK, REPORT_INTERVAL};
+use fanfare_types::limits::REPORT_INTERVAL;
 use fanfare_types::{
     DataPlaneId, FunctionId, FunctionLoad, Reason, SandboxId, ScalingPolicy, StopMode, Timestamp,
     ToDataPlane, ToNode,
@@ -102,8 +102,8 @@ impl Engine {
     /// Starts the function's clock if it stands.
     pub(crate) fn wake(&mut self, now: Timestamp, id: FunctionId) {
         let Some(function) = self.functions.get_mut(&id).filter(|f| !f.removed) else { return };
-        let tick = tick_of(function);
         let active = function.active_mut();
+        let tick = active.autoscaler.tick();
         if active.timer_at.is_none() {
             active.decide_at = now + tick;
             active.timer_at = Some(now + REPORT_INTERVAL);
@@ -138,8 +138,10 @@ impl Engine {
         let active = function.active_mut();
         let totals = active.totals();
         let have = active.coming_or_ready();
+        let awaiting = !self.awaited_nodes.is_empty();
         let order = demand_order(&DemandInput {
-            in_flight: totals.in_flight,
+            // Those run in sandboxes that are still to be stated.
+            in_flight: if awaiting { 0 } else { totals.in_flight },
             queued: totals.queued,
             concurrency: spec.sizing.concurrency,
             ready: active.counts.ready,
@@ -152,7 +154,8 @@ impl Engine {
         });
         let recheck_at = order.recheck_after.map(|after| now + after).filter(|_| active.recheck_at.is_none());
         active.recheck_at = active.recheck_at.or(recheck_at);
-        let unprompted = if now < active.replace_at { 0 } else { active.desired.saturating_sub(have) };
+        let held_back = awaiting || now < active.replace_at;
+        let unprompted = if held_back { 0 } else { active.desired.saturating_sub(have) };
         let missing = order.create.max(unprompted);
         if let Some(at) = recheck_at {
             self.arm(at, Timer::Recheck(id));
@@ -234,7 +237,6 @@ impl Engine {
     pub(crate) fn scale_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
         let cpu = self.cpu_of(id);
         let Some(function) = self.functions.get_mut(&id) else { return };
-        let tick = tick_of(function);
         let cpu_request_milli = function.spec.sizing.request.cpu_milli;
         let active = function.active_mut();
         active.timer_at = None;
@@ -251,7 +253,7 @@ impl Engine {
             active.autoscaler.record_cpu(now, cpu_milli, sandboxes);
         }
         if now >= active.decide_at {
-            active.decide_at = now + tick;
+            active.decide_at = now + active.autoscaler.tick();
             let input = ScaleInput { ready: active.counts.ready, reachable: true, cpu_request_milli };
             let decision = active.autoscaler.decide(now, input);
             if decision.sandboxes != active.desired {
@@ -387,13 +389,5 @@ impl Engine {
         let ready = ready.filter(|s| s.phase == Phase::Ready && s.revision.number == function.revision);
         let (sum, count) = ready.fold((0.0, 0_u32), |(sum, n), s| (sum + f64::from(s.cpu_milli), n + 1));
         (count > 0).then(|| (sum / f64::from(count), count))
-    }
-}
-
-fn tick_of(function: &Function) -> Duration {
-    match &function.spec.scaling.policy {
-        ScalingPolicy::Kpa(kpa) => kpa.tick,
-        ScalingPolicy::Hpa(hpa) => hpa.period,
-        ScalingPolicy::Fixed(_) => AUTOSCALER_TICK,
     }
 }

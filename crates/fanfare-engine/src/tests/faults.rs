@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use fanfare_types::{
-    FromDataPlane, FunctionId, FunctionLoad, NodeId, Reason, Resources, Scaling, StopMode, Timeouts, ToNode,
+    DataPlaneHello, Epoch, ExitCause, FromDataPlane, FromNode, FunctionId, FunctionLoad, FunctionSpec,
+    GoneCause, HeldLease, Kpa, NodeHello, NodeId, Reason, Resources, SandboxId, Scaling, ScalingPolicy,
+    StopMode, Timeouts, ToNode,
 };
 
 use super::world::{D, E, F, G, N, World, spec};
@@ -193,10 +195,183 @@ fn no_timer_outlives_its_sandbox() {
     let mut world = World::small(10, 1, Scaling::default());
     let hour = secs(3600);
     let timeouts = Timeouts { start: hour, request: hour };
-    world.set_function(F, 2, fanfare_types::FunctionSpec { timeouts, ..spec("f", 1, Scaling::default()) });
+    world.set_function(F, 2, FunctionSpec { timeouts, ..spec("f", 1, Scaling::default()) });
     world.arrive(D, F, 3);
     world.start_all();
     world.finish(D, 3);
     world.pass(secs(200));
     assert_eq!((world.ready(F), world.engine.next_deadline()), (0, None));
+}
+
+#[test]
+fn an_update_decides_at_its_own_pace() {
+    let kpa = Kpa { tick: secs(3600), ..Kpa::default() };
+    let scaling = Scaling { policy: ScalingPolicy::Kpa(kpa), ..Scaling::default() };
+    let mut world = World::small(10, 1, scaling);
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.finish(D, 2);
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.pass(secs(200));
+    assert_eq!(world.ready(F), 0, "the next decision of the earlier revision is an hour away");
+}
+
+#[test]
+fn a_long_request_outlives_an_update_to_a_short_timeout() {
+    let mut world = World::small(10, 1, Scaling::default());
+    let of = |seconds| Timeouts { request: secs(seconds), ..Timeouts::default() };
+    world.set_function(F, 2, FunctionSpec { timeouts: of(3600), ..spec("f", 1, Scaling::default()) });
+    world.arrive(D, F, 1);
+    world.start_all();
+    world.set_function(F, 3, FunctionSpec { timeouts: of(1), ..spec("f", 1, Scaling::default()) });
+    world.pass(secs(600));
+    world.finish(D, 1);
+    assert_eq!(world.served, 1, "it was promised an hour");
+}
+
+#[test]
+fn an_exit_before_readiness_is_a_failed_start() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 1);
+    for _ in 0..20 {
+        world.settle();
+        if let Some(starting) = world.nodes[&N].sandboxes.keys().next().copied() {
+            world.end_sandbox(N, starting, ExitCause::Status(1));
+        }
+    }
+    world.settle();
+    assert_eq!((world.created, world.refused.as_slice()), (1, [(F, Reason::StartFailed)].as_slice()));
+}
+
+#[test]
+fn only_its_own_node_speaks_for_a_sandbox() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.add_node(NodeId(2), 0);
+    world.arrive(D, F, 1);
+    world.start_all();
+    let sandbox = *world.nodes[&N].sandboxes.first_key_value().unwrap().0;
+    let cause = GoneCause { exit: ExitCause::Stopped, log_tail: "".into() };
+    world.step(Event::FromNode { node: NodeId(2), message: FromNode::Exited { sandbox, cause } });
+    world.settle();
+    assert_eq!(world.ready(F), 1);
+    assert!(world.planes[&D].held.contains_key(&sandbox));
+}
+
+#[test]
+fn no_number_from_outside_breaks_anything() {
+    let mut world = World::small(10, 3, Scaling { max: 20, ..Scaling::default() });
+    world.add_plane(E);
+    world.arrive(D, F, 4);
+    world.start_all();
+    let most = Resources::new(u64::MAX, u64::MAX);
+    let node = |name: &str| NodeHello {
+        name: name.into(),
+        incarnation: 1,
+        epoch_seen: Epoch(0),
+        capacity: most,
+        runtimes: vec!["other".into()],
+        sandboxes: vec![],
+    };
+    for id in [8, 9] {
+        world.nodes.insert(NodeId(id), Default::default());
+        world.step(Event::NodeConnected { node: NodeId(id), hello: node("x") });
+    }
+    assert_eq!(world.engine.cluster_status().capacity, most);
+    let sandbox = *world.nodes[&N].sandboxes.first_key_value().unwrap().0;
+    let lease = |sandbox| HeldLease { sandbox, slots: u32::MAX };
+    for recovering in [true, false] {
+        if recovering {
+            world.restart_engine(&[(F, 1, spec("f", 3, Scaling { max: 20, ..Scaling::default() }))]);
+            world.connect_node(N);
+        }
+        for plane in [D, E] {
+            let hello = DataPlaneHello {
+                name: plane.to_string().into(),
+                address: "x".into(),
+                incarnation: 1,
+                epoch_seen: Epoch(0),
+                leases: vec![lease(sandbox), lease(SandboxId(7))],
+                condemned: vec![],
+            };
+            world.step(Event::DataPlaneConnected { data_plane: plane, hello });
+        }
+        for plane in [D, E] {
+            let load = FunctionLoad {
+                function: F,
+                in_flight: u32::MAX,
+                queued: u32::MAX,
+                idle_sandboxes: u32::MAX,
+                concurrency_avg: f64::MAX,
+                arrivals: u32::MAX,
+                interval_s: f64::MIN_POSITIVE,
+                execution_s: Some(f64::MAX),
+            };
+            let released = FromDataPlane::Released { sandbox, slots: u32::MAX, retired: false };
+            for message in [FromDataPlane::Demand(load), FromDataPlane::Report(vec![load]), released] {
+                world.step(Event::FromDataPlane { data_plane: plane, message, received: world.now });
+            }
+        }
+        for _ in 0..5 {
+            world.now = world.now + secs(1);
+            world.step(Event::Tick);
+        }
+    }
+}
+
+#[test]
+fn a_data_plane_that_is_left_alone_learns_that_it_owns_everything() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.add_plane(E);
+    world.settle();
+    let foreign = |world: &World, id| world.planes[&id].owners.contains_key(&F);
+    let (owner, other) = if foreign(&world, D) { (E, D) } else { (D, E) };
+    // Both streams break; the owner does not return.
+    world.planes.get_mut(&owner).unwrap().connected = false;
+    world.planes.get_mut(&other).unwrap().connected = false;
+    world.step(Event::DataPlaneLost(owner));
+    world.connect_plane(other);
+    world.settle();
+    assert!(!foreign(&world, other), "it would forward to a data plane that is gone");
+}
+
+#[test]
+fn a_new_leader_starts_nothing_that_is_only_not_stated_yet() {
+    let mut world = World::small(10, 1, Scaling { initial: 3, ..Scaling::default() });
+    world.set_function(G, 1, spec("g", 1, Scaling { min: 2, ..Scaling::default() }));
+    world.start_all();
+    world.add_node(NodeId(2), 10);
+    // The initial ones are gone for long.
+    world.pass(secs(300));
+    assert_eq!((world.ready(F), world.ready(G)), (0, 2));
+    let created = world.created;
+    world.restart_engine(&[
+        (F, 1, spec("f", 1, Scaling { initial: 3, ..Scaling::default() })),
+        (G, 1, spec("g", 1, Scaling { min: 2, ..Scaling::default() })),
+    ]);
+    world.connect_plane(D);
+    world.connect_node(NodeId(2));
+    world.pass(secs(1));
+    world.connect_node(N);
+    world.pass(secs(1));
+    assert_eq!(world.created, created);
+    assert_eq!((world.ready(F), world.ready(G)), (0, 2));
+}
+
+#[test]
+fn a_sandbox_with_slots_written_off_is_replaced() {
+    let scaling = Scaling { max: 1, ..Scaling::default() };
+    let mut world = World::small(10, 4, scaling.clone());
+    world.add_plane(E);
+    world.arrive(D, F, 2);
+    world.arrive(E, F, 2);
+    world.start_all();
+    assert_eq!(world.created, 1);
+    world.restart_engine(&[(F, 1, spec("f", 4, scaling))]);
+    world.planes.remove(&E);
+    world.connect_node(N);
+    world.connect_plane(D);
+    world.pass(secs(5));
+    world.arrive(D, F, 4);
+    world.pass(secs(1));
+    assert_eq!(world.planes[&D].queued[&F], 0, "two of four slots are not a sandbox of four");
 }

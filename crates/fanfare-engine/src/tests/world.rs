@@ -230,11 +230,13 @@ impl World {
         self.epoch += 1;
         let mut config = EngineConfig::new(Epoch(self.epoch));
         config.known_data_planes = self.planes.keys().copied().collect();
+        config.known_nodes = self.nodes.keys().copied().collect();
         self.engine = Engine::new(config);
         self.nodes.values_mut().for_each(|node| node.connected = false);
         self.planes.values_mut().for_each(|plane| plane.connected = false);
         for (function, number, spec) in functions {
-            self.set_function(*function, *number, spec.clone());
+            let id = RevisionId { function: *function, number: *number };
+            self.step(Event::FunctionKept { id, spec: Arc::new(spec.clone()) });
         }
     }
 
