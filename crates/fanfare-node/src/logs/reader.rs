@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fanfare_link::LogRecord;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::index::FunctionLog;
 use super::platform_record;
@@ -17,6 +17,11 @@ use super::segment::{self, HEADER_BYTES, TEXT_BYTES_MAX};
 /// Bytes of a segment that one step reads; at least one record of the largest size.
 const STEP_BYTES: usize = 256 * 1024;
 const _: () = assert!(STEP_BYTES >= HEADER_BYTES + TEXT_BYTES_MAX);
+
+/// Steps taken at once. Each keeps a thread busy: with one for every reader, those that must be in time, such as the
+/// node's heartbeat, would get their turn too late.
+pub(super) const STEPS_MAX: usize = 2;
+static STEPS: Semaphore = Semaphore::const_new(STEPS_MAX);
 
 /// Where a reader is.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +61,10 @@ impl Reader {
             }
             if *self.written.borrow_and_update() > self.position.seq {
                 let (log, position) = (self.log.clone(), self.position);
+                // An error would say that the semaphore is closed, which nobody does.
+                let turn = STEPS.acquire().await;
                 let step = tokio::task::spawn_blocking(move || step(&log, position)).await;
+                drop(turn);
                 match step.unwrap_or_else(|error| Err(io::Error::other(error))) {
                     Ok((records, position)) => {
                         self.position = position;
