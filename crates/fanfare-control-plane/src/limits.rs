@@ -38,6 +38,8 @@ pub(crate) const LEADER_ATTEMPTS_MAX: u32 = 5;
 pub(crate) const API_CONNECTIONS_MAX: usize = 1_024;
 /// Time for the head of a request.
 pub(crate) const API_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection to the API may ask for nothing.
+pub(crate) const API_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a JSON body, and for the next piece of a blob.
 pub(crate) const API_BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that open requests have when the control plane stops.
