@@ -1,7 +1,8 @@
 //! The file: where it is, who may use it, what its first page says.
 //!
 //! Layout, format 1: bytes 0 to 15 are [`MAGIC`], 16 to 19 the version (little endian), the rest of the first 4096
-//! bytes is zero; a `redb` database follows. The page is written before the file gets its name and never again.
+//! bytes is zero; a `redb` database follows. The page is written, and the database begun, before the file gets its
+//! name: what has the name is a store, or damaged.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -27,17 +28,28 @@ pub(crate) struct OpenFile {
     _directory: File,
 }
 
-/// Opens the file in `directory`, making both if need be, and takes the directory's lock.
-pub(crate) fn open(directory: &Path) -> Result<OpenFile, StoreError> {
+/// Opens the file in `directory`, making both if need be, and takes the directory's lock. `begin` makes a new file's
+/// database.
+pub(crate) fn open(
+    directory: &Path,
+    begin: impl FnOnce(OpenFile) -> Result<(), StoreError>,
+) -> Result<OpenFile, StoreError> {
     make_directory(directory).map_err(|error| io_error(directory, "make its directory", error))?;
     let handle = File::open(directory).map_err(|error| io_error(directory, "open its directory", error))?;
     lock(&handle, directory)?;
     let path = directory.join(FILE_NAME);
-    let file = match OpenOptions::new().read(true).write(true).open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => begin(directory, &handle, &path)?,
-        Err(error) => return Err(io_error(&path, "open it", error)),
+    let existing = || OpenOptions::new().read(true).write(true).open(&path);
+    let file = match existing() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let draft = draft(directory, &handle).map_err(|error| io_error(&path, "begin it", error))?;
+            let written = draft.path.clone();
+            begin(draft)?;
+            publish(&written, &path, &handle).map_err(|error| io_error(&path, "begin it", error))?;
+            existing()
+        }
+        opened => opened,
     };
+    let file = file.map_err(|error| io_error(&path, "open it", error))?;
     check_header(&file, &path)?;
     Ok(OpenFile { file, path, _directory: handle })
 }
@@ -65,18 +77,20 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn begin(directory: &Path, handle: &File, path: &Path) -> Result<File, StoreError> {
-    let draft = directory.join("store.fanfare.new");
-    let write = || -> io::Result<File> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-        file.write_all_at(&header(), 0)?;
-        file.sync_all()?;
-        std::fs::rename(&draft, path)?;
-        handle.sync_all()?;
-        Ok(file)
-    };
-    write().map_err(|error| io_error(path, "begin it", error))
+/// A file without its name yet, with nothing but its first page. One that a crash left is written over.
+fn draft(directory: &Path, handle: &File) -> io::Result<OpenFile> {
+    let path = directory.join("store.fanfare.new");
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    file.write_all_at(&header(), 0)?;
+    // The lock is that of the open directory, which both handles share.
+    Ok(OpenFile { file, path, _directory: handle.try_clone()? })
+}
+
+fn publish(draft: &Path, path: &Path, handle: &File) -> io::Result<()> {
+    File::open(draft)?.sync_all()?;
+    std::fs::rename(draft, path)?;
+    handle.sync_all()
 }
 
 fn check_header(file: &File, path: &Path) -> Result<(), StoreError> {

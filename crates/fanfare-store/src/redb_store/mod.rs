@@ -53,10 +53,13 @@ impl RedbStore {
     /// [`StoreError::InUse`], [`StoreError::Corrupt`], [`StoreError::Newer`] or [`StoreError::Io`]. A file that cannot
     /// be opened is left as it was, byte for byte.
     pub fn open(directory: &Path) -> Result<RedbStore, StoreError> {
-        let file = format::open(directory)?;
+        let engine = |file: format::OpenFile| {
+            let path = file.path.clone();
+            Engine::open(path, Arc::new(disk::FileDisk::new(file)))
+        };
+        let file = format::open(directory, |draft| engine(draft).map(drop))?;
         let path = file.path.clone();
-        let disk = Arc::new(disk::FileDisk::new(file));
-        RedbStore::start(Engine::open(path.clone(), disk)?, path)
+        RedbStore::start(engine(file)?, path)
     }
 
     fn start(engine: Engine, path: PathBuf) -> Result<RedbStore, StoreError> {

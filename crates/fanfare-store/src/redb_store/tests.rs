@@ -22,6 +22,8 @@ pub(crate) struct SimDisk(Arc<Sim>);
 struct Sim {
     state: Mutex<SimState>,
     full: AtomicBool,
+    /// Writes until the power fails; then nothing succeeds.
+    power: Mutex<Option<usize>>,
 }
 
 #[derive(Debug, Default)]
@@ -81,9 +83,17 @@ impl SimDisk {
         SimDisk::with(bytes)
     }
 
+    /// Lets the power fail at the write after so many.
+    fn fail_after(&self, writes: usize) {
+        *self.0.power.lock() = Some(writes);
+    }
+
     fn change(&self, change: Change) -> io::Result<()> {
         if self.0.full.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::StorageFull.into());
+        }
+        if let Some(left) = &mut *self.0.power.lock() {
+            *left = left.checked_sub(1).ok_or(io::ErrorKind::BrokenPipe)?;
         }
         let mut state = self.0.state.lock();
         change.make(&mut state.volatile);
@@ -116,6 +126,9 @@ impl Disk for SimDisk {
     fn sync(&self) -> io::Result<()> {
         if self.0.full.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::StorageFull.into());
+        }
+        if *self.0.power.lock() == Some(0) {
+            return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut state = self.0.state.lock();
         for change in std::mem::take(&mut state.unsynced) {
@@ -218,6 +231,36 @@ fn a_damaged_file_is_refused_and_left_as_it_is() {
         }
     }
     assert!(refused >= 20, "only {refused} of the damages were noticed");
+}
+
+#[test]
+fn a_power_cut_while_it_opens_loses_nothing() {
+    let disk = SimDisk::with(header());
+    let mut engine = open(&disk).unwrap();
+    for i in 0..50 {
+        engine.apply([&put(format!("key-{i}"), vec![i; 200])].into_iter()).unwrap();
+    }
+    // What a crash leaves is repaired by the next open, what an orderly end leaves is only marked as open.
+    let crashed = disk.durable();
+    drop(engine);
+    for (what, bytes) in [("crashed", crashed), ("closed", disk.durable())] {
+        let mut cuts = 0;
+        for writes in 0.. {
+            let disk = SimDisk::with(bytes.clone());
+            disk.fail_after(writes);
+            if open(&disk).is_ok() && disk.0.power.lock().is_some_and(|left| left > 0) {
+                break;
+            }
+            cuts += 1;
+            for keep in [&[true][..], &[false], &[true, false], &[false, true], &[true, true, false]] {
+                match open(&disk.after_power_cut(keep)) {
+                    Ok(engine) => assert_eq!(count(&engine), 50, "{what}, cut after {writes} writes"),
+                    Err(error) => panic!("{what}, cut after {writes} writes, of which {keep:?}: {error}"),
+                }
+            }
+        }
+        assert!(cuts > 0, "{what}");
+    }
 }
 
 proptest! {

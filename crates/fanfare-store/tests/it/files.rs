@@ -35,6 +35,22 @@ async fn only_its_owner_may_read_it() {
     store.close().await;
 }
 
+#[tokio::test]
+async fn a_file_has_its_name_only_once_it_is_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    // What a first start leaves that ended in the middle, wherever that was.
+    std::fs::write(directory.path().join("store.fanfare.new"), vec![7; 10_000]).unwrap();
+    let store = RedbStore::open(directory.path()).unwrap();
+    // As the directory is at any moment from the file's first on: copied, it opens.
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::copy(directory.path().join(FILE), copy.path().join(FILE)).unwrap();
+    let length = std::fs::metadata(copy.path().join(FILE)).unwrap().len();
+    assert!(length > 4096, "{length} bytes are no database");
+    assert!(!directory.path().join("store.fanfare.new").exists());
+    RedbStore::open(copy.path()).unwrap().close().await;
+    store.close().await;
+}
+
 async fn written(directory: &Path) {
     let store = RedbStore::open(directory).unwrap();
     let ops = vec![Op::Put("key".into(), "value".into())];
