@@ -48,7 +48,7 @@ impl Build {
         shared.open()?;
         let name = shared.other_name(self.what);
         let owner = shared.own(&name);
-        let cgroup = shared.make(&name, LIMITS, &[(Kind::File, self.out.clone())])?;
+        let cgroup = Arc::new(shared.make(&name, LIMITS, &[(Kind::File, self.out.clone())])?);
         let log = Log::new(shared.outlets.logs.clone(), self.function, None);
         let result = self.attempt(shared, &name, &cgroup, &log).await;
         cgroup.kill();

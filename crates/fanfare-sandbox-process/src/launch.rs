@@ -155,7 +155,7 @@ async fn fork(
     zygote: &Arc<Zygote>,
     slot: &mut Option<Body>,
 ) -> Result<Cloned, StartFailure> {
-    let Launch { shared, name, revision, cgroup, listener, outputs, .. } = launch;
+    let Launch { name, revision, cgroup, listener, outputs, .. } = launch;
     let io = |what: &'static str| move |e: std::io::Error| node_failure(what, e);
     let listener = listener.ok_or_else(|| node_failure("fork", "no listener"))?;
     let tmp = zygote.tmp_path(name);
@@ -163,22 +163,29 @@ async fn fork(
     *slot = Some(Body::Forked(Forked::new(link.clone(), tmp.clone())));
     let mount =
         TmpMount { path: tmp, bytes: revision.spec.sizing.tmp_limit_bytes, uid: revision.uid, shared: false };
-    link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
     let (gate, theirs) = Gate::new().map_err(io("gate"))?;
-    gate.go(&cgroup.joining_files().map_err(io("cgroup"))?).map_err(io("gate"))?;
+    let join = cgroup.joining_files().map_err(io("cgroup"))?;
     let fds = vec![listener.into(), outputs.0, outputs.1, theirs];
     let begun = Instant::now();
-    let status = zygote.fork(name, revision.spec.sizing.handler_processes, fds).await?;
-    let pid = match gate.word().await.map_err(io("gate"))? {
-        Some((GateWord::Hello, Some(pid))) if pid > 0 => pid,
-        other => return Err(node_failure("zygote's child", format!("said {other:?} in place of hello"))),
+    // While the zygote forks; the child loads nothing before it is let through.
+    let let_through = async {
+        link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
+        gate.go(&join).map_err(io("gate"))
     };
+    let born = async {
+        let status = zygote.fork(name, revision.spec.sizing.handler_processes, fds).await?;
+        match gate.word().await.map_err(io("gate"))? {
+            Some((GateWord::Hello, Some(pid))) if pid > 0 => Ok((status, pid)),
+            other => Err(node_failure("zygote's child", format!("said {other:?} in place of hello"))),
+        }
+    };
+    let ((), (status, pid)) = tokio::try_join!(let_through, born)?;
     let pidfd = procfs::descendant(pid, zygote.pid());
     let pidfd = pidfd.ok_or_else(|| node_failure("zygote's child", "it has ended, or is not one"))?;
     if let Some(Body::Forked(forked)) = slot {
         forked.born(pid, pidfd, status).map_err(io("zygote's child"))?;
     }
-    shared.journal.add_process(name, pid).map_err(io("journal"))?;
+    // Not journalled: the first process of its template is, and takes it along.
     Ok(Cloned {
         gate: Some(gate),
         joined: Some(pid),

@@ -1,8 +1,9 @@
 //! What the kernel says about processes by number.
 
-use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 /// Parents that are looked at above a process.
@@ -17,9 +18,20 @@ pub(crate) struct Stat {
     pub(crate) start_time: String,
 }
 
+/// Bytes of a file here; what is longer is cut.
+const FILE_BYTES_MAX: usize = 8 << 10;
+
+/// Reads a file that the kernel makes as it is read, at once: each further read would have it made anew.
+pub(crate) fn read(path: &str) -> io::Result<String> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut buffer = [0; FILE_BYTES_MAX];
+    let len = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer))?;
+    Ok(String::from_utf8_lossy(&buffer[..len]).into_owned())
+}
+
 /// What is known about a process; `None` when there is none of this number.
 pub(crate) fn stat(pid: i32) -> Option<Stat> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(&read(&format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Fields 4 and 22, counted after the command's name, which may hold anything.

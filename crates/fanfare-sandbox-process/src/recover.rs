@@ -81,7 +81,7 @@ fn remove_cgroup(path: &Path) -> bool {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return true,
             Err(_) => {}
         }
-        cgroup::kill_all(path);
+        cgroup::kill_all(&[path.to_owned()]);
         // The end of the last process is an event only for its parent, which may be anyone.
         let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
     }

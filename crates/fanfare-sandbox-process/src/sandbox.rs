@@ -181,7 +181,7 @@ impl Sandbox {
         let (shared, name) = (self.shared.clone(), self.name.clone());
         let limits = Limits::of(&self.revision.spec.sizing);
         let path = (prepared.serving != Serving::Port).then(|| shared.socket_path(&name));
-        let made = tokio::task::spawn_blocking(move || {
+        let made = self.shared.blocking(move || {
             let files: Vec<_> = path.iter().map(|path| (Kind::Socket, path.clone())).collect();
             let cgroup = shared.make(&name, limits, &files)?;
             let listener = path.map(|path| UnixListener::bind(path).map_err(|e| node_failure("listener", e)));
@@ -325,6 +325,7 @@ impl Sandbox {
             outputs.drain().await;
         }
         self.listener = None;
+        let Some(cgroup) = self.cgroup.take() else { return };
         let path = self.shared.socket_path(&self.name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -332,9 +333,7 @@ impl Sandbox {
             }
             _ => {}
         }
-        if let Some(cgroup) = self.cgroup.take() {
-            self.shared.unmake(&self.name, &cgroup).await;
-        }
+        self.shared.unmake(&self.name, &cgroup).await;
     }
 }
 

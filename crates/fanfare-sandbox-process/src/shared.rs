@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use fanfare_sandbox::Outlets;
 use fanfare_types::{RevisionId, RevisionSpec, SandboxId, StartFailure, StartFailureKind, StopMode};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinError;
 
 use crate::broker::SocketRequests;
 use crate::cgroup::{Cgroup, Cgroups, Limits};
@@ -22,6 +23,9 @@ use crate::revision::{Revision, failure, node_failure};
 /// Attempts to remove a cgroup whose last process is still ending; the pauses between them double from 1 ms, to about
 /// four seconds together.
 const CGROUP_REMOVE_ATTEMPTS: u32 = 12;
+
+/// Pieces of file work at once.
+const FILE_WORK_MAX: usize = 4;
 
 /// A running or starting sandbox, as the rest of the runtime reaches its supervisor.
 #[derive(Clone, Debug)]
@@ -55,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) sandboxes: Mutex<BTreeMap<SandboxId, Handle>>,
     revisions: Mutex<Revisions>,
     pub(crate) closing: AtomicBool,
+    file_work: Semaphore,
     counter: AtomicU64,
     /// Owners of journal entries that are not sandboxes.
     others: Mutex<BTreeSet<String>>,
@@ -93,6 +98,7 @@ impl Shared {
             sandboxes: Mutex::default(),
             revisions: Mutex::default(),
             closing: AtomicBool::new(false),
+            file_work: Semaphore::new(FILE_WORK_MAX),
             counter: AtomicU64::new(0),
             others: Mutex::default(),
         }
@@ -167,24 +173,36 @@ impl Shared {
 
     /// Removes a cgroup whose processes have been killed, and ends the owner's journal entry. What cannot be removed
     /// stays in the journal, where `audit` and the next `recover` find it.
-    pub(crate) async fn unmake(&self, owner: &str, cgroup: &Cgroup) {
+    pub(crate) async fn unmake(&self, owner: &str, cgroup: &Arc<Cgroup>) {
         let mut pause = Duration::from_millis(1);
         for attempt in 1.. {
-            match cgroup.remove() {
-                Ok(()) => break,
+            let (cgroup, journal, name) = (cgroup.clone(), self.journal.clone(), owner.to_owned());
+            let removed = self.blocking(move || {
+                cgroup.remove().inspect_err(|_| cgroup.kill())?;
+                journal.end(&name)
+            });
+            match removed.await.unwrap_or_else(|e| Err(io::Error::other(e))) {
+                Ok(()) => return,
                 Err(error) if attempt == CGROUP_REMOVE_ATTEMPTS => {
-                    tracing::error!(owner, %error, "a cgroup cannot be removed");
+                    tracing::error!(owner, %error, "a cgroup, or its journal entry, cannot be removed");
                     return;
                 }
                 // The kernel has told of the last process's end a moment before it lets go of the cgroup.
                 Err(_) => tokio::time::sleep(pause).await,
             }
-            cgroup.kill();
             pause *= 2;
         }
-        if let Err(error) = self.journal.end(owner) {
-            tracing::error!(owner, %error, "a journal entry cannot be removed");
-        }
+    }
+
+    /// Does file work off the threads that others need, a few pieces at a time: the kernel does most of it one by one,
+    /// and hundreds of starts at once would have a thread made for each.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        // Never closed.
+        let _turn = self.file_work.acquire().await.ok();
+        tokio::task::spawn_blocking(work).await
     }
 
     /// Announces an owner that is no sandbox, for as long as the guard lives.

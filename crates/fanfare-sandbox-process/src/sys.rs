@@ -134,18 +134,12 @@ extern "C" fn exec_child(argument: *mut c_void) -> c_int {
     }
 }
 
-/// Gives every signal its default action and unblocks all. The Rust runtime ignores SIGPIPE, the launcher ignores
-/// more, and `execve` keeps what is ignored.
+/// What a launcher ignores: signals that a terminal or a careless `kill` sends to the whole process group.
+const IGNORED: [c_int; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
+
+/// Gives a program that a launcher's child becomes the usual signals: what is ignored stays so over `execve`.
 fn reset_signals() {
-    // `struct sigaction` as the kernel has it, all zero: default action, no flags, nothing blocked. Not by way of the
-    // C library, which leaves out the two signals that it keeps for itself, though they may have been inherited ignored.
-    let default = [0_u64; 4];
-    for signal in 1..=64 {
-        // SAFETY: the kernel reads 32 bytes of `default`; for SIGKILL and SIGSTOP it fails without effect.
-        unsafe {
-            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8)
-        };
-    }
+    IGNORED.iter().for_each(|signal| set_default(*signal));
     // SAFETY: an empty set on the stack replaces the mask; no old mask is asked for.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -154,10 +148,19 @@ fn reset_signals() {
     }
 }
 
-/// Ignores signals that a terminal or a careless `kill` sends to the whole process group, and blocks SIGCHLD, which
-/// is read from the returned descriptor.
+fn set_default(signal: c_int) {
+    // `struct sigaction` as the kernel has it, all zero: default action, no flags, nothing blocked. Not by way of the
+    // C library, which leaves out the two signals that it keeps for itself, though they may have been inherited ignored.
+    let default = [0_u64; 4];
+    // SAFETY: the kernel reads 32 bytes of `default`; for SIGKILL and SIGSTOP it fails without effect.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8) };
+}
+
+/// Sets a launcher's signals, whatever it was started with, and blocks SIGCHLD, which is read from the returned
+/// descriptor.
 pub(crate) fn launcher_signals() -> io::Result<OwnedFd> {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
+    (1..=64).for_each(set_default);
+    for signal in IGNORED {
         // SAFETY: ignores the signal.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }

@@ -3,6 +3,7 @@
 mod v1;
 mod v2;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -15,6 +16,7 @@ use fanfare_types::Sizing;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::launcher::protocol::CgroupJoin;
+use crate::procfs;
 
 /// Name of the cgroup that all cgroups of this runtime are below.
 const PARENT: &str = "fanfare";
@@ -257,7 +259,7 @@ impl Cgroup {
 
     /// Kills every process inside, however fast they multiply.
     pub(crate) fn kill(&self) {
-        self.paths.iter().for_each(|path| kill_all(path));
+        kill_all(&self.paths);
     }
 
     /// Removes it. Fails with `EBUSY` while a process inside is still ending.
@@ -269,19 +271,32 @@ impl Cgroup {
     }
 }
 
-/// Kills all processes of the cgroup at `path`, of either version.
-pub(crate) fn kill_all(path: &Path) {
-    if fs::write(path.join("cgroup.kill"), "1").is_ok() {
+/// Kills all processes of a cgroup of either version, which has a directory in each hierarchy. When this returns they
+/// may still be ending.
+pub(crate) fn kill_all(paths: &[PathBuf]) {
+    if let [path] = paths
+        && fs::write(path.join("cgroup.kill"), "1").is_ok()
+    {
         return;
     }
-    // Nothing can be forked any more, so each round leaves fewer.
-    let _ = fs::write(path.join("pids.max"), "0");
+    // Nothing can be forked any more, so each round finds fewer that are new.
+    for path in paths {
+        let _ = fs::write(path.join("pids.max"), "0");
+    }
+    let mut killed = BTreeSet::new();
     for _ in 0..KILL_ROUNDS_MAX {
-        let processes = processes(path);
-        if processes.is_empty() {
+        let mut found = false;
+        for path in paths {
+            for pid in processes(path) {
+                if killed.insert(pid) {
+                    kill_in(pid, path);
+                    found = true;
+                }
+            }
+        }
+        if !found {
             return;
         }
-        processes.into_iter().for_each(|pid| kill_in(pid, path));
     }
 }
 
@@ -299,7 +314,7 @@ fn hierarchies_with(pid: i32, path: &Path) -> usize {
     let end = path.iter().rev().take_while(|part| *part != PARENT).collect::<Vec<_>>();
     let end: PathBuf =
         [OsStr::new("/"), OsStr::new(PARENT)].into_iter().chain(end.into_iter().rev()).collect();
-    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let cgroups = procfs::read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
     end.to_str().map_or(0, |end| cgroups.lines().filter(|line| line.ends_with(end)).count())
 }
 
