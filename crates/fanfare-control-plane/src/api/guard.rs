@@ -2,7 +2,8 @@
 //!
 //! A web page that somebody on this machine looks at must not be able to register functions. Browsers say which site
 //! a request comes from (`Origin`), and a host name that an attacker points at this machine (DNS rebinding) shows in
-//! `Host`.
+//! `Host`. Where the API is open to the network, names of this machine are not known, so a page must have come from
+//! an address: a name could have been pointed here.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -75,7 +76,8 @@ fn allowed(uri: &Uri, headers: &HeaderMap, loopback: bool) -> Result<(), Failure
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().unwrap_or("");
     let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    if site.is_some_and(|site| site.eq_ignore_ascii_case(host)) {
+    let named = host_of(host).parse::<IpAddr>().is_err() && !is_loopback(host_of(host));
+    if !named && site.is_some_and(|site| site.eq_ignore_ascii_case(host)) {
         return Ok(());
     }
     Err(Failure::new(Reason::Forbidden, format!("a page of {:?} may not call this API", cut(origin))))
@@ -92,11 +94,18 @@ fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Failur
     uri.authority().map(http::uri::Authority::as_str).or(host).ok_or_else(missing)
 }
 
-/// A host without its port.
+/// A host without its port; empty when there is anything else before or behind it.
 fn host_of(authority: &str) -> &str {
+    if authority.contains('@') {
+        return "";
+    }
     match authority.strip_prefix('[') {
         Some(v6) => v6.split_once(']').map_or("", |(host, _)| host),
-        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+        None => match authority.split_once(':') {
+            Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+            Some(_) => "",
+            None => authority,
+        },
     }
 }
 
@@ -115,7 +124,7 @@ mod tests {
 
     #[test]
     fn only_local_hosts_and_pages_pass() {
-        let cases: [(&str, Option<&str>, bool, u16); 17] = [
+        let cases: [(&str, Option<&str>, bool, u16); 22] = [
             ("localhost:9091", None, true, 0),
             ("LOCALHOST", None, true, 0),
             ("127.0.0.1:9091", None, true, 0),
@@ -133,6 +142,11 @@ mod tests {
             ("localhost:9091", Some("null"), true, 403),
             ("10.0.0.7:9091", Some("http://evil.example"), false, 403),
             ("10.0.0.7:9091", Some("http://10.0.0.7:9091"), false, 0),
+            ("fanfare.internal:9091", None, false, 0),
+            ("rebound.example:9091", Some("http://rebound.example:9091"), false, 403),
+            ("localhost:9091@evil.example", None, true, 403),
+            ("localhost@evil.example:9091", None, true, 403),
+            ("localhost:evil.example", None, true, 403),
         ];
         for (host, origin, loopback, status) in cases {
             let mut headers = HeaderMap::new();
