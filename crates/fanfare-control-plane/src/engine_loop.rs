@@ -165,8 +165,10 @@ impl EngineLoop {
             Input::Prepare { revision, answer } => self.prepare(revision, answer),
             Input::TellNodes(messages) => self.tell_nodes(messages),
             // An answer that nobody waits for any more is no loss.
-            Input::Functions { ids, answer } => {
-                let statuses = ids.into_iter().map(|id| self.engine.function_status(id)).collect();
+            Input::Functions { in_full, ids, answer } => {
+                let engine = &self.engine;
+                let of = |id| if in_full { engine.function_status(id) } else { engine.function_overview(id) };
+                let statuses = ids.into_iter().map(of).collect();
                 let _ = answer.send((self.clock.now(), statuses));
             }
             Input::Cluster { answer } => drop(answer.send(self.cluster())),

@@ -58,7 +58,9 @@ pub(crate) enum Input {
     },
     /// Have nodes send log lines.
     TellNodes(Vec<(NodeRef, ToNode)>),
+    /// How functions stand, in the order of `ids`: in full, or as an overview.
     Functions {
+        in_full: bool,
         ids: Vec<FunctionId>,
         answer: oneshot::Sender<(Timestamp, Vec<Option<FunctionStatus>>)>,
     },

@@ -77,7 +77,7 @@ pub struct ClusterStatus {
     pub sandboxes_starting: usize,
     /// What all nodes offer.
     pub capacity: Resources,
-    /// Connected nodes.
+    /// Connected nodes, in the order of their ids.
     pub nodes: Vec<NodeStatus>,
     /// Connected data planes.
     pub data_planes: Vec<DataPlaneStatus>,
@@ -115,6 +115,17 @@ impl Engine {
     /// One function as it stands; `None` when it is unknown or deleted.
     #[must_use]
     pub fn function_status(&self, id: FunctionId) -> Option<FunctionStatus> {
+        let mut status = self.function_overview(id)?;
+        if let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) {
+            status.sandboxes = active.sandboxes.iter().filter_map(|s| self.sandbox_status(*s)).collect();
+            status.decisions = active.decisions.iter().cloned().collect();
+        }
+        Some(status)
+    }
+
+    /// The same without its sandboxes and decisions: for lists of functions, at a cost that does not depend on them.
+    #[must_use]
+    pub fn function_overview(&self, id: FunctionId) -> Option<FunctionStatus> {
         let function = self.functions.get(&id).filter(|f| !f.removed)?;
         let last_failure = function
             .last_failure
@@ -144,8 +155,6 @@ impl Engine {
             status.in_flight = totals.in_flight;
             status.queued = totals.queued;
             status.lacks_room = active.lacks_room;
-            status.sandboxes = active.sandboxes.iter().filter_map(|s| self.sandbox_status(*s)).collect();
-            status.decisions = active.decisions.iter().cloned().collect();
         }
         Some(status)
     }

@@ -104,7 +104,7 @@ pub(super) async fn list(
         return Err(FieldError::new("limit", limit, format!("1 to {LIST_LIMIT_MAX}")).into());
     }
     let (page, more) = app.registry.page(query.after.as_deref(), limit as usize);
-    let (_, statuses) = statuses(&app, page.iter().map(|f| f.id.function).collect()).await?;
+    let (_, statuses) = statuses(&app, page.iter().map(|f| f.id.function).collect(), false).await?;
     let next = page.last().filter(|_| more).map(|f| f.spec.name.to_string());
     let functions =
         page.iter().zip(statuses).map(|(function, status)| summary(function, status.as_ref())).collect();
@@ -121,7 +121,7 @@ pub(super) async fn get(
     name: Name,
 ) -> Result<Json<FunctionStatusDocument>, Failure> {
     let function = find(&app, &path(name)?)?;
-    let (now, statuses) = statuses(&app, vec![function.id.function]).await?;
+    let (now, statuses) = statuses(&app, vec![function.id.function], true).await?;
     let status = statuses.into_iter().next().flatten();
     Ok(Json(describe(&function, status.as_ref(), now)))
 }
@@ -231,9 +231,10 @@ async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Resp
 async fn statuses(
     app: &App,
     ids: Vec<FunctionId>,
+    in_full: bool,
 ) -> Result<(Timestamp, Vec<Option<FunctionStatus>>), Failure> {
     let (answer, answered) = oneshot::channel();
-    app.engine.send(Input::Functions { ids, answer }).await.map_err(|_| Failure::stopping())?;
+    app.engine.send(Input::Functions { in_full, ids, answer }).await.map_err(|_| Failure::stopping())?;
     answered.await.map_err(|_| Failure::stopping())
 }
 

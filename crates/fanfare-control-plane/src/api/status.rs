@@ -27,7 +27,10 @@ use crate::view::ClusterView;
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<HealthDocument>, Failure> {
     // An empty question, answered by the engine's task itself: a control plane that hangs is not healthy.
     let (answer, answered) = oneshot::channel();
-    app.engine.send(Input::Functions { ids: Vec::new(), answer }).await.map_err(|_| Failure::stopping())?;
+    app.engine
+        .send(Input::Functions { in_full: false, ids: Vec::new(), answer })
+        .await
+        .map_err(|_| Failure::stopping())?;
     answered.await.map_err(|_| Failure::stopping())?;
     Ok(Json(HealthDocument { status: "ok".to_owned() }))
 }
@@ -132,7 +135,8 @@ async fn view(app: &App) -> Result<ClusterView, Failure> {
 
 fn nodes_of(app: &App, view: &ClusterView) -> Vec<NodeDocument> {
     let documents = app.registry.nodes().into_iter().map(|(name, id)| {
-        let alive = view.status.nodes.iter().find(|node| node.node == id);
+        let alive = view.status.nodes.binary_search_by_key(&id, |node| node.node);
+        let alive = alive.ok().and_then(|index| view.status.nodes.get(index));
         let capacity = alive.map(|node| node.capacity).unwrap_or_default();
         let free = alive.map(|node| node.free).unwrap_or_default();
         NodeDocument {

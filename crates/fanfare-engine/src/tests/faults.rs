@@ -375,3 +375,14 @@ fn a_sandbox_with_slots_written_off_is_replaced() {
     world.pass(secs(1));
     assert_eq!(world.planes[&D].queued[&F], 0, "two of four slots are not a sandbox of four");
 }
+
+#[test]
+fn an_overview_is_the_status_without_its_lists() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.start_all();
+    let full = world.engine.function_status(F).unwrap();
+    assert!(!full.sandboxes.is_empty() && !full.decisions.is_empty());
+    let overview = crate::FunctionStatus { sandboxes: vec![], decisions: vec![], ..full };
+    assert_eq!(world.engine.function_overview(F), Some(overview));
+}
