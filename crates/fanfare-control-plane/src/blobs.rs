@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::limits::{API_BODY_TIMEOUT, BLOB_CHUNK_BYTES, UPLOAD_WAIT, UPLOADS_MAX};
+use crate::limits::{API_BODY_TIMEOUT, BLOB_CHUNK_BYTES, UPLOAD_TIMEOUT, UPLOAD_WAIT, UPLOADS_MAX};
 
 /// The blobs of this control plane; clones share them.
 #[derive(Clone, Debug)]
@@ -60,6 +60,11 @@ impl Blobs {
     /// Opens the directory, making it if need be; removes what an interrupted upload left.
     pub(crate) fn open(directory: &Path, bytes_max: u64) -> io::Result<Blobs> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        // What is acknowledged must not hang on names that a power cut takes: the directory's, and its parent's.
+        for parent in directory.ancestors().skip(1).take(2) {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            std::fs::File::open(parent)?.sync_all()?;
+        }
         let mut used = HashMap::new();
         for entry in std::fs::read_dir(directory)? {
             let entry = entry?;
@@ -106,7 +111,9 @@ impl Blobs {
         let number = self.drafts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = self.directory.join(format!("{DRAFT}{number}"));
         let (draft, file) = blocking(move || Draft::create(path)).await?;
-        let (found, size_bytes) = write(file, chunks, self.bytes_max).await?;
+        let written = tokio::time::timeout(UPLOAD_TIMEOUT, write(file, chunks, self.bytes_max)).await;
+        let too_long = |_| UploadError::Interrupted(format!("it took more than {UPLOAD_TIMEOUT:?}"));
+        let (found, size_bytes) = written.map_err(too_long)??;
         if found != digest {
             return Err(UploadError::Mismatch { found });
         }

@@ -15,7 +15,9 @@ use tokio::sync::mpsc;
 use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::input::Input;
-use crate::limits::{HELLO_TIMEOUT, PEER_NAME_BYTES_MAX};
+use crate::limits::{
+    HELLO_TIMEOUT, PEER_ADDRESS_BYTES_MAX, PEER_NAME_BYTES_MAX, RUNTIME_NAME_BYTES_MAX, RUNTIMES_MAX,
+};
 use crate::liveness::Pulse;
 use crate::registry::{PeerKind, Registry};
 use crate::transfers::Transfers;
@@ -67,7 +69,17 @@ impl ControlHub {
         let FromNode::Hello(hello) = first else {
             return tracing::warn!("refused a node: its stream does not begin with a hello");
         };
-        let NodeHello { name, epoch_seen, .. } = &hello;
+        let NodeHello { name, epoch_seen, runtimes, .. } = &hello;
+        if runtimes.len() > RUNTIMES_MAX || runtimes.iter().any(|r| r.len() > RUNTIME_NAME_BYTES_MAX) {
+            let (count, limit) = (runtimes.len(), RUNTIMES_MAX);
+            return tracing::warn!(
+                ?name,
+                count,
+                limit,
+                RUNTIME_NAME_BYTES_MAX,
+                "refused a node: its runtimes"
+            );
+        }
         let Some(id) = self.admit(PeerKind::Node, name, *epoch_seen).await else { return };
         let (node, stream) = (NodeId(id), self.streams.fetch_add(1, Ordering::Relaxed));
         tx.set_epoch(self.epoch);
@@ -99,7 +111,12 @@ impl ControlHub {
         let FromDataPlane::Hello(hello) = first else {
             return tracing::warn!("refused a data plane: its stream does not begin with a hello");
         };
-        let DataPlaneHello { name, epoch_seen, .. } = &hello;
+        let DataPlaneHello { name, epoch_seen, address, .. } = &hello;
+        if address.len() > PEER_ADDRESS_BYTES_MAX {
+            // All data planes are told all addresses.
+            let (bytes, limit) = (address.len(), PEER_ADDRESS_BYTES_MAX);
+            return tracing::warn!(?name, bytes, limit, "refused a data plane: its address is too long");
+        }
         let Some(id) = self.admit(PeerKind::DataPlane, name, *epoch_seen).await else { return };
         let (data_plane, stream) = (DataPlaneId(id), self.streams.fetch_add(1, Ordering::Relaxed));
         tx.set_epoch(self.epoch);

@@ -8,6 +8,12 @@ pub(crate) const NODES_MAX: usize = 20_000;
 pub(crate) const DATA_PLANES_MAX: usize = 1_000;
 /// Bytes of a node's or a data plane's name.
 pub(crate) const PEER_NAME_BYTES_MAX: usize = 253;
+/// Bytes of a data plane's address: a name, a colon and a port.
+pub(crate) const PEER_ADDRESS_BYTES_MAX: usize = 253 + 6;
+/// Runtimes of one node.
+pub(crate) const RUNTIMES_MAX: usize = 16;
+/// Bytes of a runtime's name.
+pub(crate) const RUNTIME_NAME_BYTES_MAX: usize = 64;
 /// Time that a new stream has to say who it is.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 /// Batches, registrations and questions that wait for the engine; then whoever brings the next one waits.
@@ -52,6 +58,8 @@ pub(crate) const LIST_LIMIT_DEFAULT: u32 = 100;
 pub(crate) const UPLOADS_MAX: usize = 8;
 /// Time that an upload may wait for its turn.
 pub(crate) const UPLOAD_WAIT: Duration = Duration::from_secs(30);
+/// Time that one upload may take in all: the place that it holds is one of [`UPLOADS_MAX`].
+pub(crate) const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of a blob in one read.
 pub(crate) const BLOB_CHUNK_BYTES: usize = 256 << 10;
 

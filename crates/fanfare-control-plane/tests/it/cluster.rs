@@ -143,7 +143,21 @@ async fn a_stream_that_does_not_say_who_it_is_is_closed() {
         vec![FromNode::Hello(hello)]
     };
     let twice = || [named("n"), named("n")].concat();
-    let cases = [vec![], heartbeat(), named(""), named(&"n".repeat(254)), named("a/b"), newer(), twice()];
+    let runtimes = |runtimes: Vec<std::sync::Arc<str>>| {
+        let hello = fanfare_types::NodeHello { runtimes, ..node_hello("n", 1, vec![]) };
+        vec![FromNode::Hello(hello)]
+    };
+    let cases = [
+        vec![],
+        heartbeat(),
+        named(""),
+        named(&"n".repeat(254)),
+        named("a/b"),
+        newer(),
+        twice(),
+        runtimes(vec!["r".into(); 17]),
+        runtimes(vec!["r".repeat(65).into()]),
+    ];
     for messages in cases {
         let mut link = soon(dialer.node(Default::default())).await.unwrap();
         for message in messages.clone() {
@@ -154,6 +168,17 @@ async fn a_stream_that_does_not_say_who_it_is_is_closed() {
             .await
             .unwrap_or_else(|_| panic!("{messages:?}"));
     }
+    let mut link = soon(dialer.data_plane(Default::default())).await.unwrap();
+    let hello = fanfare_types::DataPlaneHello {
+        name: "d".into(),
+        address: "a".repeat(260).into(),
+        incarnation: 1,
+        epoch_seen: Epoch(0),
+        leases: vec![],
+        condemned: vec![],
+    };
+    link.tx.send(fanfare_types::FromDataPlane::Hello(hello)).unwrap();
+    soon(async { while link.rx.recv().await.is_some() {} }).await;
     world.stop().await;
 }
 
