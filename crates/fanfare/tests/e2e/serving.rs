@@ -164,3 +164,21 @@ async fn logs_are_kept_per_function(cluster: Cluster) -> Cluster {
     assert!(!cluster.cli_ok(&["logs", "chatty"]).contains("not mine"));
     cluster
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requirements_beside_a_handler_are_installed() {
+    if !crate::cluster::root() {
+        return;
+    }
+    let cluster = Cluster::start(crate::cluster::Arrangement::Together).await;
+    cluster.file("sums/requirements.txt", "numpy\n");
+    cluster.file(
+        "sums/main.py",
+        "import numpy\ndef handler(event, context):\n    return {'sum': int(numpy.arange(event['n']).sum()), 'numpy': numpy.__version__}\n",
+    );
+    // numpy starts threads for its linear algebra unless told not to, and reserves address space for them.
+    cluster.cli_ok(&["deploy", &cluster.path("sums"), "--memory", "256MiB"]);
+    let answer = cluster.call("sums", r#"{"n": 5}"#).await;
+    assert_eq!((answer.status, answer.json()["sum"].as_u64()), (200, Some(10)), "{}", answer.text());
+    cluster.shut_down();
+}
