@@ -2,13 +2,13 @@
 //!
 //! Fenced blocks marked `sh` are one shell script, in order, in one shell, with the release binary on the path, in a
 //! temporary directory. One marked `sh background` is what the reader runs in a second terminal: it is started, and the
-//! script goes on when the control API answers. Blocks of any other kind are illustrations.
+//! script goes on when it has said that it is ready. Blocks of any other kind are illustrations.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// How long a background block has to bring the control API up, in tenths of a second.
+/// How long a background block has to say that it is ready, in tenths of a second.
 const READY_TRIES: u32 = 100;
 
 /// Extracts the blocks and runs them; fails when any command does.
@@ -22,8 +22,10 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
     let path =
         format!("{}:{}", root.join("target/release").display(), std::env::var("PATH").unwrap_or_default());
+    // What was started in the background ends with the script, whatever becomes of it.
+    let end = r#"status=$?; [ -z "${background:-}" ] || { kill $background; wait $background || true; }; exit $status"#;
     let script = format!(
-        "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n{}",
+        "set -euo pipefail\ntrap '{end}' EXIT\n{}",
         blocks.iter().map(shell).collect::<Vec<_>>().join("\n")
     );
     let status = Command::new("bash")
@@ -51,8 +53,11 @@ fn shell(block: &Block) -> String {
     if !block.background {
         return block.text.clone();
     }
-    let ready = "curl -fsS -o /dev/null http://127.0.0.1:9091/healthz 2>/dev/null";
-    format!("{} &\nfor _ in $(seq {READY_TRIES}); do {ready} && break; sleep 0.1; done; {ready}", block.text)
+    format!(
+        "{} > background.out &\nbackground=$!\n\
+         for _ in $(seq {READY_TRIES}); do [ -s background.out ] && break; sleep 0.1; done; cat background.out",
+        block.text
+    )
 }
 
 fn blocks(text: &str) -> Vec<Block> {
