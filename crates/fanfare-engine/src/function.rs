@@ -275,6 +275,12 @@ impl Active {
         }
     }
 
+    /// Requests in ready sandboxes of the current revision. What data planes last said is up to a second old, and may be
+    /// about others that are on their way out: never more than the slots they hold.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.planes.iter().fold(0, |sum: u32, p| sum.saturating_add(p.load.in_flight.min(p.held)))
+    }
+
     /// Sandboxes of the current revision that serve or will.
     pub(crate) fn coming_or_ready(&self) -> u32 {
         self.counts.ready + self.counts.starting

@@ -140,8 +140,7 @@ impl Engine {
         let have = active.coming_or_ready();
         let awaiting = !self.awaited_nodes.is_empty();
         let order = demand_order(&DemandInput {
-            // Those run in sandboxes that are still to be stated.
-            in_flight: if awaiting { 0 } else { totals.in_flight },
+            in_flight: active.in_flight(),
             queued: totals.queued,
             concurrency: spec.sizing.concurrency,
             ready: active.counts.ready,
@@ -206,7 +205,7 @@ impl Engine {
         if active.counts.starting == 0 {
             return;
         }
-        let running = active.totals().in_flight.div_ceil(function.spec.sizing.concurrency.max(1));
+        let running = active.in_flight().div_ceil(function.spec.sizing.concurrency.max(1));
         let needed = running.max(active.desired).max(function.spec.scaling.min).max(active.old_ready.min(1));
         let surplus = active.coming_or_ready().saturating_sub(needed).min(active.counts.starting);
         // Each is called back once: one that goes on has begun.

@@ -3,4 +3,5 @@
 mod cases;
 mod chaos;
 mod faults;
+mod plane;
 mod world;

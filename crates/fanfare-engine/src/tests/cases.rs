@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use fanfare_types::{ExitCause, Hpa, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
 
-use super::world::{D, E, F, FakePlane, G, N, World, spec};
+use super::plane::FakePlane;
+use super::world::{D, E, F, G, N, World, spec};
 use crate::Event;
 
 fn fixed(sandboxes: u32) -> Scaling {
@@ -264,7 +265,7 @@ fn idle_sandboxes_of_another_function_make_room() {
     world.pass(secs(5));
     assert_eq!(world.ready(F), 4);
     world.arrive(D, G, 2);
-    world.start_all();
+    world.pass(Duration::from_millis(20));
     assert_eq!(world.ready(G), 2);
     assert_eq!(world.ready(F), 2);
     world.finish(D, 2);
@@ -323,7 +324,7 @@ fn slots_move_to_the_data_plane_whose_requests_wait() {
     world.finish(D, 2);
     world.settle();
     world.arrive(E, F, 2);
-    world.start_all();
+    world.pass(secs(1));
     assert_eq!(world.planes[&E].queued[&F], 0, "idle slots moved");
     world.arrive(D, F, 4);
     world.start_all();

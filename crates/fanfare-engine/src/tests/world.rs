@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare_dispatch::Outcome;
 use fanfare_types::limits::REPORT_INTERVAL;
 use fanfare_types::{
-    Condemned, Contract, DataPlaneHello, DataPlaneId, Epoch, ExitCause, FromDataPlane, FromNode, FunctionId,
-    FunctionLoad, FunctionName, FunctionSpec, GoneCause, HeldLease, NodeHello, NodeId, Reason, Resources,
-    RevisionId, SandboxId, SandboxRecord, SandboxUsage, Scaling, Sizing, Stages, StartFailure,
-    StartFailureKind, StopMode, Timeouts, Timestamp, ToDataPlane, ToNode,
+    Contract, DataPlaneId, Epoch, ExitCause, FromNode, FunctionId, FunctionName, FunctionSpec, GoneCause,
+    NodeHello, NodeId, Reason, Resources, RevisionId, SandboxId, SandboxRecord, SandboxUsage, Scaling,
+    Sizing, Stages, StartFailure, StartFailureKind, StopMode, Timeouts, Timestamp, ToDataPlane, ToNode,
 };
 
+use super::plane::{Done, FakePlane};
 use crate::{Command, Engine, EngineConfig, Event};
 
 /// A sandbox as its node has it.
@@ -34,36 +35,6 @@ pub(super) struct FakeNode {
     pub(super) revisions: BTreeMap<RevisionId, u32>,
     pub(super) to: VecDeque<ToNode>,
     from: VecDeque<FromNode>,
-}
-
-/// A lease as its data plane has it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Held {
-    pub(super) function: FunctionId,
-    pub(super) slots: u32,
-    pub(super) in_flight: u32,
-    pub(super) revoke: u32,
-    pub(super) retiring: bool,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct FakePlane {
-    pub(super) connected: bool,
-    pub(super) incarnation: u64,
-    /// It has been told once what there is.
-    synced: bool,
-    pub(super) draining: bool,
-    pub(super) held: BTreeMap<SandboxId, Held>,
-    pub(super) condemned: BTreeSet<SandboxId>,
-    pub(super) queued: BTreeMap<FunctionId, u32>,
-    pub(super) routes: BTreeMap<FunctionId, u32>,
-    /// Functions that this stream has named.
-    named: BTreeSet<FunctionId>,
-    pub(super) owners: BTreeMap<FunctionId, DataPlaneId>,
-    retire: BTreeMap<FunctionId, u32>,
-    yields: BTreeMap<FunctionId, u32>,
-    to: VecDeque<ToDataPlane>,
-    from: VecDeque<FromDataPlane>,
 }
 
 #[derive(Debug)]
@@ -185,43 +156,20 @@ impl World {
     }
 
     pub(super) fn add_plane(&mut self, id: DataPlaneId) {
-        self.planes.insert(id, FakePlane { incarnation: 1, ..FakePlane::default() });
+        self.planes.insert(id, FakePlane::new(1));
         self.connect_plane(id);
     }
 
-    /// A new stream of the same process: everything on the old one is lost.
     pub(super) fn connect_plane(&mut self, id: DataPlaneId) {
-        let plane = self.planes.get_mut(&id).unwrap();
-        plane.connected = true;
-        plane.to.clear();
-        plane.from.clear();
-        plane.named.clear();
-        plane.retire.clear();
-        plane.yields.clear();
-        plane.held.values_mut().for_each(|held| held.revoke = 0);
-        let leases = plane.held.iter().filter(|(_, h)| h.slots > 0);
-        let hello = DataPlaneHello {
-            name: id.to_string().into(),
-            address: id.to_string().into(),
-            incarnation: plane.incarnation,
-            epoch_seen: Epoch(0),
-            leases: leases.map(|(sandbox, h)| HeldLease { sandbox: *sandbox, slots: h.slots }).collect(),
-            condemned: plane.condemned.iter().copied().collect(),
-        };
+        let (hello, done) = self.planes.get_mut(&id).unwrap().connect(id, self.now);
+        self.account(done);
         self.step(Event::DataPlaneConnected { data_plane: id, hello });
-        if self.planes[&id].draining {
-            self.say(id, FromDataPlane::Draining);
-        }
-        let waiting: Vec<FunctionId> = self.planes[&id].queued.keys().copied().collect();
-        for function in waiting {
-            self.say_demand(id, function);
-        }
     }
 
     /// The process dies and another one of its name connects; its requests go on running where they are.
     pub(super) fn restart_plane(&mut self, id: DataPlaneId) {
         let plane = self.planes.get_mut(&id).unwrap();
-        *plane = FakePlane { incarnation: plane.incarnation + 1, ..FakePlane::default() };
+        *plane = FakePlane::new(plane.incarnation + 1);
         self.connect_plane(id);
     }
 
@@ -241,171 +189,56 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, plane: DataPlaneId, function: FunctionId, count: u32) {
-        let there = self.planes.get_mut(&plane).unwrap();
-        if there.synced && !there.routes.contains_key(&function) {
-            return;
-        }
-        *there.queued.entry(function).or_default() += count;
-        self.dispatch(plane);
-        self.say_demand(plane, function);
+        let done = self.planes.get_mut(&plane).unwrap().arrive(function, count, self.now);
+        self.account(done);
     }
 
-    /// Starts queued requests in free slots.
-    pub(super) fn dispatch(&mut self, id: DataPlaneId) {
-        let plane = self.planes.get_mut(&id).unwrap();
-        for (sandbox, held) in &mut plane.held {
-            let waiting = plane.queued.entry(held.function).or_default();
-            let free = if held.retiring {
-                0
-            } else {
-                held.slots.saturating_sub(held.in_flight.saturating_add(held.revoke))
-            };
-            let started = free.min(*waiting);
-            *waiting -= started;
-            held.in_flight += started;
-            for node in self.nodes.values_mut() {
-                if let Some(running) = node.sandboxes.get_mut(sandbox) {
-                    running.running += started;
-                    assert!(
-                        running.running <= running.concurrency,
-                        "{sandbox} runs {} at once",
-                        running.running
-                    );
-                }
-            }
-        }
-    }
-
-    pub(super) fn say(&mut self, id: DataPlaneId, message: FromDataPlane) {
-        self.planes.get_mut(&id).unwrap().from.push_back(message);
-    }
-
-    /// A data plane begins to shut down: it gives back what no request of its own waits for.
+    /// A data plane begins to shut down.
     pub(super) fn drain(&mut self, id: DataPlaneId) {
-        let plane = self.planes.get_mut(&id).unwrap();
-        plane.draining = true;
-        if plane.connected {
-            self.say(id, FromDataPlane::Draining);
-        }
-        self.give_back(id);
+        let done = self.planes.get_mut(&id).unwrap().drain(self.now);
+        self.account(done);
     }
 
-    /// Ends up to `count` running requests of a data plane.
+    /// Ends up to `count` running requests of a data plane. Those in a sandbox that has ended unheard find it broken.
     pub(super) fn finish(&mut self, id: DataPlaneId, count: u32) {
-        let mut left = count;
-        let sandboxes: Vec<SandboxId> = self.planes[&id].held.keys().copied().collect();
-        for sandbox in sandboxes {
-            let held = self.planes.get_mut(&id).unwrap().held.get_mut(&sandbox).unwrap();
-            let done = left.min(held.in_flight);
-            held.in_flight -= done;
-            left -= done;
-            self.served += u64::from(done);
+        for _ in 0..count {
+            let Some(sandbox) = self.planes[&id].first_running() else { return };
+            let mut outcome = Outcome::Broken;
             for node in self.nodes.values_mut() {
-                if let Some(s) = node.sandboxes.get_mut(&sandbox) {
-                    s.running -= done;
+                if let Some(there) = node.sandboxes.get_mut(&sandbox) {
+                    there.running -= 1;
+                    outcome = Outcome::Clean;
+                    self.served += 1;
                 }
             }
-        }
-        self.give_back(id);
-        self.dispatch(id);
-        let functions: Vec<FunctionId> = self.planes[&id].queued.keys().copied().collect();
-        for function in functions {
-            self.say_demand(id, function);
+            let done = self.planes.get_mut(&id).unwrap().finish(sandbox, outcome, self.now);
+            self.account(done);
         }
     }
 
     /// One running request times out: its data plane condemns the sandbox; user code runs on until it is killed.
     pub(super) fn time_out(&mut self, id: DataPlaneId) {
-        let plane = self.planes.get_mut(&id).unwrap();
-        let Some(sandbox) = plane.held.iter().find(|(_, h)| h.in_flight > 0).map(|(s, _)| *s) else { return };
-        plane.held.remove(&sandbox);
-        plane.condemned.insert(sandbox);
-        if plane.connected {
-            plane.from.push_back(FromDataPlane::Condemned { sandbox, why: Condemned::Timeout });
-        }
+        let Some(sandbox) = self.planes[&id].first_running() else { return };
+        let done = self.planes.get_mut(&id).unwrap().finish(sandbox, Outcome::TimedOut, self.now);
+        self.account(done);
     }
 
-    /// Honours revokes, retirements and yields with what is free.
-    fn give_back(&mut self, id: DataPlaneId) {
-        let plane = self.planes.get_mut(&id).unwrap();
-        let mut released = Vec::new();
-        for (function, wanted) in &mut plane.retire {
-            let mine = |h: &Held| h.function == *function && !h.retiring;
-            let idle: Vec<SandboxId> =
-                plane.held.iter().filter(|(_, h)| mine(h) && h.in_flight == 0).map(|(s, _)| *s).collect();
-            for sandbox in idle.into_iter().take(*wanted as usize) {
-                let held = plane.held.remove(&sandbox).unwrap();
-                released.push((sandbox, held.slots, true));
-                *wanted -= 1;
-            }
-        }
-        for (function, wanted) in &mut plane.yields {
-            for (sandbox, held) in plane.held.iter_mut().filter(|(_, h)| h.function == *function) {
-                let give = held.slots.saturating_sub(held.in_flight).min(*wanted);
-                if give > 0 {
-                    held.slots -= give;
-                    *wanted -= give;
-                    released.push((*sandbox, give, false));
+    /// Requests begin to run; others were answered.
+    fn account(&mut self, done: Done) {
+        self.refused.extend(done.refused);
+        for sandbox in done.started {
+            for node in self.nodes.values_mut() {
+                if let Some(there) = node.sandboxes.get_mut(&sandbox) {
+                    there.running += 1;
+                    assert!(there.running <= there.concurrency, "{sandbox} runs {} at once", there.running);
                 }
             }
-        }
-        for (sandbox, held) in &mut plane.held {
-            let unneeded = plane.draining && plane.queued.get(&held.function).copied().unwrap_or(0) == 0;
-            let wanted = if unneeded { u32::MAX } else { held.revoke };
-            let give = held.slots.saturating_sub(held.in_flight).min(wanted);
-            if give > 0 {
-                held.slots -= give;
-                held.revoke =
-                    if held.revoke == u32::MAX { u32::MAX } else { held.revoke.saturating_sub(give) };
-                released.push((*sandbox, give, false));
-            }
-        }
-        plane.held.retain(|_, h| h.slots > 0);
-        if plane.connected {
-            for (sandbox, slots, retired) in released {
-                plane.from.push_back(FromDataPlane::Released { sandbox, slots, retired });
-            }
-        }
-    }
-
-    fn load(&self, id: DataPlaneId, function: FunctionId) -> FunctionLoad {
-        let plane = &self.planes[&id];
-        let mine = || plane.held.values().filter(|h| h.function == function);
-        let in_flight = mine().map(|h| h.in_flight).sum::<u32>();
-        let queued = plane.queued.get(&function).copied().unwrap_or(0);
-        let idle = mine().filter(|h| h.in_flight == 0).count();
-        FunctionLoad {
-            function,
-            in_flight,
-            queued,
-            idle_sandboxes: u32::try_from(idle).unwrap(),
-            concurrency_avg: f64::from(in_flight + queued),
-            execution_s: self.execution_s,
-            ..FunctionLoad::default()
-        }
-    }
-
-    fn say_demand(&mut self, id: DataPlaneId, function: FunctionId) {
-        let load = self.load(id, function);
-        let plane = self.planes.get_mut(&id).unwrap();
-        if plane.connected {
-            plane.from.push_back(FromDataPlane::Demand(load));
         }
     }
 
     fn say_reports(&mut self) {
-        let ids: Vec<DataPlaneId> = self.planes.keys().copied().collect();
-        for id in ids {
-            let functions: BTreeSet<FunctionId> = self.planes[&id].routes.keys().copied().collect();
-            let loads: Vec<FunctionLoad> = functions
-                .into_iter()
-                .map(|f| FunctionLoad { interval_s: 1.0, ..self.load(id, f) })
-                .filter(|l| l.in_flight + l.queued > 0)
-                .collect();
-            let plane = self.planes.get_mut(&id).unwrap();
-            if plane.connected {
-                plane.from.push_back(FromDataPlane::Report(loads));
-            }
+        for plane in self.planes.values_mut() {
+            plane.report(self.execution_s, self.now);
         }
         self.say_usage();
     }
@@ -511,11 +344,6 @@ impl World {
 
     /// A sandbox is gone from its node: whatever ran in it has ended; connections break.
     pub(super) fn end_sandbox(&mut self, id: NodeId, sandbox: SandboxId, exit: ExitCause) {
-        for plane in self.planes.values_mut() {
-            if let Some(held) = plane.held.get_mut(&sandbox) {
-                held.in_flight = 0;
-            }
-        }
         let node = self.nodes.get_mut(&id).unwrap();
         node.sandboxes.remove(&sandbox);
         if node.connected {
@@ -569,66 +397,8 @@ impl World {
     }
 
     fn plane_hears(&mut self, id: DataPlaneId, message: ToDataPlane) {
-        let plane = self.planes.get_mut(&id).unwrap();
-        match message {
-            ToDataPlane::Functions(routes) => {
-                plane.named.extend(routes.iter().map(|r| r.id));
-                plane.routes.extend(routes.into_iter().map(|r| (r.id, r.revision)));
-            }
-            ToDataPlane::FunctionRemoved(function) => {
-                plane.routes.remove(&function);
-                plane.queued.remove(&function);
-            }
-            ToDataPlane::Grant { function, sandbox, slots, .. } if !plane.routes.contains_key(&function) => {
-                self.say(id, FromDataPlane::Released { sandbox, slots, retired: true });
-                return;
-            }
-            ToDataPlane::Grant { function, sandbox, slots, .. } => {
-                let held = plane.held.entry(sandbox).or_insert(Held { function, ..Held::default() });
-                held.slots += slots;
-                self.dispatch(id);
-                self.say_demand(id, function);
-                self.give_back(id);
-                return;
-            }
-            ToDataPlane::Revoke { sandbox, slots } => {
-                if let Some(held) = plane.held.get_mut(&sandbox) {
-                    held.revoke = held.revoke.saturating_add(slots);
-                }
-            }
-            ToDataPlane::Retire { function, sandboxes } => {
-                plane.retire.insert(function, sandboxes);
-            }
-            ToDataPlane::Yield { function, slots } => {
-                plane.yields.insert(function, slots);
-            }
-            ToDataPlane::Gone { sandbox, .. } => {
-                plane.held.remove(&sandbox);
-                plane.condemned.remove(&sandbox);
-            }
-            ToDataPlane::Unavailable { function, reason, .. } => {
-                for _ in 0..std::mem::take(plane.queued.entry(function).or_default()) {
-                    self.refused.push((function, reason));
-                }
-                self.say_demand(id, function);
-                return;
-            }
-            ToDataPlane::Owners(owners) => {
-                for (function, owner) in owners {
-                    match owner {
-                        Some(owner) => plane.owners.insert(function, owner),
-                        None => plane.owners.remove(&function),
-                    };
-                }
-            }
-            ToDataPlane::Synced => {
-                plane.synced = true;
-                plane.routes.retain(|function, _| plane.named.contains(function));
-                plane.queued.retain(|function, _| plane.named.contains(function));
-            }
-            ToDataPlane::Welcome { .. } | ToDataPlane::Peers(_) => {}
-        }
-        self.give_back(id);
+        let done = self.planes.get_mut(&id).unwrap().hears(message, self.now);
+        self.account(done);
     }
 
     /// Moves time on, firing timers and reports when they are due; delivers and starts everything on the way.
