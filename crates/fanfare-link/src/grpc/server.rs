@@ -65,7 +65,7 @@ fn accept(
 ) -> Pin<Box<dyn Stream<Item = io::Result<Severable>> + Send>> {
     stream::unfold((listener, token), |(listener, token)| async move {
         let io = accept_one(&listener).await;
-        let severable = Severable::new(io, token.child_token());
+        let severable = Severable::accepted(io, token.child_token(), LIVENESS_TIMEOUT);
         Some((Ok(severable), (listener, token)))
     })
     .boxed()
