@@ -1,12 +1,12 @@
 //! What a start costs, of each kind, one at a time and many at once, beside a bare clone where one is given.
 //!
 //! ```text
-//! cargo run --release -p fanfare-sandbox-process --example starts -- [ROUNDS] [--surge N] [--only KIND] [--bare fanfare-bench]
+//! cargo run --release -p fanfare-sandbox-process --example starts -- [ROUNDS] [--surge N] [--only KIND] [--dir DIR] [--bare fanfare-bench]
 //! ```
 //!
 //! Each round starts one sandbox of each kind in turn and times it from its order until it is ready and until it has
 //! answered a request; its end is not timed. `--bare` names the benches' program, which makes sandboxes by hand. Needs
-//! root.
+//! root. The run directory is below `--dir` (`/dev/shm`): on a disk the kernel takes several times as long for its files.
 
 #![allow(
     clippy::print_stdout,
@@ -47,7 +47,8 @@ fn main() {
     let surge = option("--surge").map_or(200, |n| n.parse().unwrap());
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let only = option("--only").unwrap_or_default();
-    tokio.block_on(run(rounds, surge, option("--bare").map(PathBuf::from), &only));
+    let base = option("--dir").unwrap_or_else(|| "/dev/shm".to_owned());
+    tokio.block_on(run(rounds, surge, option("--bare").map(PathBuf::from), &only, &base));
 }
 
 /// Answers on the inherited listener, or on `$PORT`.
@@ -101,8 +102,8 @@ fn revision(function: u32, contract: Contract) -> Arc<RevisionSpec> {
     })
 }
 
-async fn run(rounds: usize, surge: u64, bare: Option<PathBuf>, only: &str) {
-    let dir = tempfile::Builder::new().prefix("ffx").tempdir_in("/tmp").unwrap();
+async fn run(rounds: usize, surge: u64, bare: Option<PathBuf>, only: &str, base: &str) {
+    let dir = tempfile::Builder::new().prefix("ffx").tempdir_in(base).unwrap();
     let code = dir.path().join("code");
     std::fs::create_dir(&code).unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -110,8 +110,14 @@ fn check(options: &ProcessOptions) -> io::Result<()> {
 
 /// Makes the run directory, for this user only, and takes its lock, waiting for a predecessor's launcher to clean up.
 async fn lock(run_dir: &Path) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(run_dir)?;
+    // Whoever owns it could put links in the way of all that is done there.
+    let found = std::fs::symlink_metadata(run_dir)?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        let why = format!("{} must be a directory of this user's own, and no link", run_dir.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
     std::fs::set_permissions(run_dir, std::fs::Permissions::from_mode(0o700))?;
     let open = std::fs::OpenOptions::new()
         .create(true)

@@ -24,8 +24,8 @@ use crate::revision::{Revision, failure, node_failure};
 /// four seconds together.
 const CGROUP_REMOVE_ATTEMPTS: u32 = 12;
 
-/// Pieces of file work at once.
-const FILE_WORK_MAX: usize = 4;
+/// Pieces of file work at once. More would wait for each other's locks, and the kernel waits by spinning.
+const FILE_WORK_MAX: usize = 2;
 
 /// A running or starting sandbox, as the rest of the runtime reaches its supervisor.
 #[derive(Clone, Debug)]

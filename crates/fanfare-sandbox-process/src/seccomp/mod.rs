@@ -147,16 +147,12 @@ fn sockets() -> Vec<Vec<Check>> {
         vec![is(0, libc::AF_UNIX as u32)],
         vec![is(0, libc::AF_NETLINK as u32), is(2, libc::NETLINK_ROUTE as u32)],
     ];
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        for (kind, protocol) in
-            [(libc::SOCK_STREAM, libc::IPPROTO_TCP), (libc::SOCK_DGRAM, libc::IPPROTO_UDP)]
-        {
-            // Flags share the argument with the kind.
-            let kind = Check { at: argument(1), mask: 0xf, value: kind as u32, equal: true };
-            for protocol in [0, protocol as u32] {
-                alternatives.push(vec![is(0, family as u32), kind, is(2, protocol)]);
-            }
-        }
+    // AF_INET is 2 and AF_INET6 is 10.
+    let internet = Check { at: argument(0), mask: !8, value: libc::AF_INET as u32, equal: true };
+    for (kind, protocol) in [(libc::SOCK_STREAM, libc::IPPROTO_TCP), (libc::SOCK_DGRAM, libc::IPPROTO_UDP)] {
+        // Flags share the argument with the kind.
+        let kind = Check { at: argument(1), mask: 0xf, value: kind as u32, equal: true };
+        alternatives.extend([0, protocol as u32].map(|protocol| vec![internet, kind, is(2, protocol)]));
     }
     alternatives
 }
@@ -304,6 +300,7 @@ mod tests {
             (libc::SYS_socket, [libc::AF_INET as u64, 0x80802, 17, 0, 0, 0], ALLOW),
             (libc::SYS_socket, [libc::AF_INET6 as u64, 0x80001, 6, 0, 0, 0], ALLOW),
             (libc::SYS_socket, [libc::AF_INET as u64, 1, 132, 0, 0, 0], EPERM),
+            (libc::SYS_socket, [libc::AF_INET6 as u64, 1, 0, 0, 0, 0], ALLOW),
             (libc::SYS_socket, [libc::AF_INET6 as u64, 6, 0, 0, 0, 0], EPERM),
             (libc::SYS_socket, [libc::AF_UNIX as u64, 0x80005, 0, 0, 0, 0], ALLOW),
             (libc::SYS_setrlimit, [core, 0, 0, 0, 0, 0], libc::SECCOMP_RET_ERRNO),

@@ -14,6 +14,7 @@ cases![
     failures_name_their_cause,
     prepare_proves_that_an_inherited_listener_is_reached,
     a_run_directory_has_one_owner,
+    a_run_directory_of_another_user_is_refused,
 ];
 
 fn a_program_on_a_port_is_ready_when_it_listens() {
@@ -124,5 +125,29 @@ fn a_run_directory_has_one_owner() {
         assert_eq!(lab.run(1, &started, "print('unharmed')").await, "unharmed");
         assert_eq!(fanfare_sandbox_process::audit(&lab.dir.path().join("run")).unwrap(), []);
         lab.close().await;
+    });
+}
+
+fn a_run_directory_of_another_user_is_refused() {
+    block_on(async {
+        let dir = crate::support::directory();
+        let run = dir.path().join("run");
+        let refused = async |why: &str| {
+            let outlets = fanfare_sandbox::Outlets {
+                exits: Arc::new(|_| {}),
+                logs: Arc::new(|_| {}),
+                code: Arc::<crate::support::Codes>::default(),
+            };
+            let options = crate::support::options(dir.path());
+            let started = fanfare_sandbox_process::ProcessRuntime::start(options, outlets).await;
+            assert_eq!(started.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied, "{why}");
+        };
+        std::fs::create_dir(&run).unwrap();
+        std::os::unix::fs::chown(&run, Some(12_345), None).unwrap();
+        refused("another user's").await;
+        std::fs::rename(&run, dir.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::chown(dir.path().join("elsewhere"), Some(0), None).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &run).unwrap();
+        refused("a link").await;
     });
 }
