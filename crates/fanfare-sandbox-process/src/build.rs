@@ -1,17 +1,23 @@
 //! One-off processes that prepare something: installing dependencies, compiling a shim.
 //!
-//! Isolated like a sandbox, except that it may use the host's network and write one directory.
+//! Isolated like a sandbox, except that it may write one directory and be given a way out.
 
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_types::{FunctionId, StartFailure, StartFailureKind};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use crate::cgroup::Limits;
+use crate::egress::{self, Policy};
 use crate::journal::Kind;
 use crate::launch::base_spec;
-use crate::launcher::protocol::{Bind, Network, Tmp};
+use crate::launcher::protocol::{Bind, Tmp};
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
 use crate::revision::{failure, node_failure, text};
@@ -32,7 +38,8 @@ pub(crate) struct Build {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<String>,
     pub(crate) binds: Vec<Bind>,
-    pub(crate) network: Network,
+    /// Where it may connect to; nowhere without.
+    pub(crate) egress: Option<Arc<Policy>>,
     /// The directory that becomes `/out`, made and owned by the build's user; removed again on failure.
     pub(crate) out: PathBuf,
     pub(crate) timeout: Duration,
@@ -94,7 +101,6 @@ impl Build {
         let mut spec = base_spec(name, self.uid);
         spec.argv = std::mem::take(&mut self.argv);
         spec.env = std::mem::take(&mut self.env);
-        spec.network = self.network;
         spec.tmp = Tmp::Own { bytes: TMP_BYTES };
         spec.binds = std::mem::take(&mut self.binds);
         spec.binds.push(Bind { from: text(&self.out)?, to: OUT_DIR.to_owned(), writable: true });
@@ -102,9 +108,34 @@ impl Build {
         let started = Process::start(&link, spec, (stdout, stderr), Vec::new(), cgroup).await;
         let mut process = started.map_err(|e| node_failure("launcher", e))?;
         shared.journal.add_process(name, process.pid()).map_err(|e| node_failure("journal", e))?;
-        let ended = tokio::time::timeout(self.timeout, ended(&mut process)).await;
+        if self.egress.is_some() {
+            process.ask_socket(libc::AF_INET);
+        }
+        let ended = tokio::time::timeout(self.timeout, self.ended(&mut process, log)).await;
         process.end(&mut outputs).await;
         ended.unwrap_or(Ok(Ended::Late))
+    }
+
+    async fn ended(&self, process: &mut Process, log: &Log) -> Result<Ended, StartFailure> {
+        let mut status = None;
+        // Ends with this.
+        let mut proxy = JoinSet::new();
+        loop {
+            match process.event().await {
+                Event::Exited(s) => status = Some(s),
+                Event::Ended => return Ok(Ended::Status(status)),
+                Event::SetupFailed { step, errno } => {
+                    return Err(crate::launch::setup_failure(step, errno, "interpreter"));
+                }
+                Event::Socket(socket) => {
+                    let listener = socket.and_then(listener).map_err(|e| node_failure("proxy", e))?;
+                    if let Some(policy) = &self.egress {
+                        proxy.spawn(egress::serve(listener, policy.clone(), log.clone()));
+                    }
+                }
+                Event::Running | Event::Notifications(_) => {}
+            }
+        }
     }
 }
 
@@ -113,16 +144,9 @@ enum Ended {
     Late,
 }
 
-async fn ended(process: &mut Process) -> Result<Ended, StartFailure> {
-    let mut status = None;
-    loop {
-        match process.event().await {
-            Event::Exited(s) => status = Some(s),
-            Event::Ended => return Ok(Ended::Status(status)),
-            Event::SetupFailed { step, errno } => {
-                return Err(crate::launch::setup_failure(step, errno, "interpreter"));
-            }
-            Event::Running | Event::Notifications(_) | Event::Socket(_) => {}
-        }
-    }
+/// A socket of the build's network namespace, as a listener there.
+fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, egress::PORT)))?;
+    rustix::net::listen(&socket, 128)?;
+    TcpListener::from_std(std::net::TcpListener::from(socket))
 }

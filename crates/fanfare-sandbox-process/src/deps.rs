@@ -13,7 +13,8 @@ use std::time::Duration;
 use fanfare_types::{StartFailure, StartFailureKind};
 
 use crate::build::Build;
-use crate::launcher::protocol::{Bind, Network};
+use crate::egress::{self, Policy};
+use crate::launcher::protocol::Bind;
 use crate::revision::{Revision, failure, node_failure, text};
 use crate::root::{FUNCTION_DIR, OUT_DIR, WHEELS_DIR};
 use crate::shared::Shared;
@@ -21,6 +22,8 @@ use crate::shims::{interpreter_key, short_hash};
 
 /// Name of the list of requirements.
 pub(crate) const REQUIREMENTS: &str = "requirements.txt";
+/// The host's settings for pip.
+const PIP_CONF: &str = "/etc/pip.conf";
 /// Bytes of the list.
 const REQUIREMENTS_BYTES_MAX: u64 = 1 << 20;
 /// How long an installation may take.
@@ -107,13 +110,14 @@ async fn install(
         REQUIREMENTS,
     ];
     let mut binds = vec![Bind { from: text(code)?, to: FUNCTION_DIR.to_owned(), writable: false }];
-    for name in ["/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf"] {
-        // The target of a link, so that what is bound is a file.
-        if let Ok(real) = Path::new(name).canonicalize() {
-            binds.push(Bind { from: text(&real)?, to: name.to_owned(), writable: false });
-        }
+    // The target of a link, so that what is bound is a file.
+    if let Ok(real) = Path::new(PIP_CONF).canonicalize() {
+        binds.push(Bind { from: text(&real)?, to: PIP_CONF.to_owned(), writable: false });
     }
-    let (env, wheels) = pip_environment(std::env::vars());
+    let vars: Vec<(String, String)> = std::env::vars().collect();
+    let (env, wheels) = pip_environment(vars.iter().cloned());
+    let settings = vars.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let policy = Policy::new(settings, &fs::read_to_string(PIP_CONF).unwrap_or_default());
     if let Some(wheels) = wheels {
         binds.push(Bind { from: wheels, to: WHEELS_DIR.to_owned(), writable: false });
     }
@@ -124,14 +128,14 @@ async fn install(
         argv: argv.iter().map(|s| (*s).to_owned()).collect(),
         env,
         binds,
-        network: Network::Host,
+        egress: Some(Arc::new(policy)),
         out,
         timeout: INSTALL_TIMEOUT,
     };
     build.run(shared, StartFailureKind::DependenciesFailed).await
 }
 
-/// pip's environment: what the daemon's own says about pip and proxies. A local directory of packages is returned to
+/// pip's environment: what the daemon's own says about pip, and the only way out. A local directory of packages is returned to
 /// be bound, and named by its place inside.
 fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>, Option<String>) {
     let mut env = vec![
@@ -139,17 +143,18 @@ fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>
         "HOME=/tmp".to_owned(),
         "TMPDIR=/tmp".to_owned(),
         "LANG=C.UTF-8".to_owned(),
+        format!("http_proxy=http://127.0.0.1:{}", egress::PORT),
+        format!("https_proxy=http://127.0.0.1:{}", egress::PORT),
     ];
     let mut wheels = None;
     for (name, value) in vars {
-        let proxy = matches!(name.to_ascii_lowercase().as_str(), "http_proxy" | "https_proxy" | "no_proxy");
         if name == "PIP_FIND_LINKS" && !value.contains("://") {
             // A local path means nothing inside, unless it is shown there.
             if Path::new(&value).is_dir() {
                 wheels = Some(value);
                 env.push(format!("{name}={WHEELS_DIR}"));
             }
-        } else if name.starts_with("PIP_") || proxy {
+        } else if name.starts_with("PIP_") && name != "PIP_PROXY" {
             env.push(format!("{name}={value}"));
         }
     }
@@ -212,7 +217,8 @@ mod tests {
         ];
         let (env, wheels) = pip_environment(vars.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
         assert!(env.contains(&"PIP_INDEX_URL=https://index".to_owned()));
-        assert!(env.contains(&"https_proxy=http://proxy".to_owned()));
+        assert!(env.contains(&"https_proxy=http://127.0.0.1:3128".to_owned()), "{env:?}");
+        assert!(!env.iter().any(|e| e.contains("//proxy")), "{env:?}");
         assert!(env.contains(&format!("PIP_FIND_LINKS={WHEELS_DIR}")));
         assert!(!env.iter().any(|e| e.contains("canary")));
         assert_eq!(wheels.as_deref(), Some(local));

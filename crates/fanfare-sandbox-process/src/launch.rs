@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::body::{Body, Forked};
 use crate::cgroup::Cgroup;
 use crate::gate::{Gate, GateWord};
-use crate::launcher::protocol::{CgroupJoin, Network, SpawnSpec, Step, Tmp, TmpMount, Watch};
+use crate::launcher::protocol::{CgroupJoin, SpawnSpec, Step, Tmp, TmpMount, Watch};
 use crate::notify::{self, Expect, Reached};
 use crate::process::{Event, Process};
 use crate::procfs;
@@ -83,7 +83,6 @@ pub(crate) fn base_spec(name: &str, uid: Option<u32>) -> SpawnSpec {
         cwd: FUNCTION_DIR.to_owned(),
         fds: Vec::new(),
         cgroup: CgroupJoin::None,
-        network: Network::Loopback,
         binds: Vec::new(),
         tmp: Tmp::Own { bytes: 0 },
         watch: Watch::Nothing,

@@ -10,6 +10,7 @@ mod broker;
 mod build;
 mod cgroup;
 mod deps;
+mod egress;
 mod fdmsg;
 mod gate;
 mod isolation;

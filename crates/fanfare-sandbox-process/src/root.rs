@@ -138,7 +138,7 @@ fn etc(root: &Path) -> io::Result<bool> {
     {
         fs::write(etc.join(name), text)?;
     }
-    // Empty, so that a build's sandbox has something to mount the host's over.
+    // Empty; an installation's sandbox has the host's settings for pip in this place.
     for name in ["resolv.conf", "pip.conf"] {
         fs::write(etc.join(name), "")?;
     }

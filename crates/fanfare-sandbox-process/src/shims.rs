@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
 use crate::build::Build;
-use crate::launcher::protocol::{Bind, Network};
+use crate::launcher::protocol::Bind;
 use crate::revision::{Revision, text};
 use crate::root::{OUT_DIR, SHIM_DIR};
 use crate::shared::Shared;
@@ -108,7 +108,7 @@ impl Shims {
             argv: std::iter::once(text(python)?).chain(argv.map(str::to_owned)).collect(),
             env: vec!["LANG=C.UTF-8".to_owned(), "HOME=/tmp".to_owned()],
             binds: vec![Bind { from: text(&self.dir)?, to: SHIM_DIR.to_owned(), writable: false }],
-            network: Network::Loopback,
+            egress: None,
             out: out.clone(),
             timeout: COMPILE_TIMEOUT,
         };

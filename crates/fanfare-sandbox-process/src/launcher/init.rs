@@ -53,8 +53,6 @@ pub(crate) enum Netns {
     Ready(OwnedFd),
     /// One to be made.
     New,
-    /// The launcher's.
-    Host,
 }
 
 type SetupError = (Step, i32);
@@ -121,7 +119,6 @@ fn surroundings(proof: &SingleThreaded, plan: &Plan, root: &Path) -> Result<(), 
     match &plan.netns {
         Netns::Ready(namespace) => step(Step::Network, netns::enter(namespace))?,
         Netns::New => step(Step::Network, netns::enter_new(proof))?,
-        Netns::Host => {}
     }
     let layout = Layout::new(root);
     step(Step::Bind, layout.binds(&spec.binds))?;

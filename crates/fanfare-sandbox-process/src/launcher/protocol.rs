@@ -82,8 +82,6 @@ pub(crate) struct SpawnSpec {
     pub(crate) fds: Vec<i32>,
     /// How it joins its cgroup.
     pub(crate) cgroup: CgroupJoin,
-    /// Network.
-    pub(crate) network: Network,
     /// Directories and files of the host shown inside.
     pub(crate) binds: Vec<Bind>,
     /// What `/tmp` is.
@@ -112,15 +110,6 @@ pub(crate) enum CgroupJoin {
     V1(usize),
     /// At its creation, through the directory's descriptor.
     V2,
-}
-
-/// A sandbox's network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Network {
-    /// A namespace of its own that has only a loopback interface.
-    Loopback,
-    /// The host's. For builds, which fetch packages.
-    Host,
 }
 
 /// One bind mount.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::launcher::init::{self, Netns, Plan};
 use crate::launcher::netns::NetnsPool;
-use crate::launcher::protocol::{CgroupJoin, Network, SpawnSpec};
+use crate::launcher::protocol::{CgroupJoin, SpawnSpec};
 use crate::seccomp;
 use crate::sys::{self, Exec, Forked, SingleThreaded};
 
@@ -21,11 +21,8 @@ pub(crate) fn spawn(
     fds: Vec<OwnedFd>,
 ) -> Result<(i32, OwnedFd), (&'static str, io::Error)> {
     let exec = Exec::new(&spec.argv, &spec.env).map_err(|e| ("reading the command", e))?;
-    let netns = match spec.network {
-        // Made by the sandbox itself when none is ready: several can do that at once.
-        Network::Loopback => pool.take().map_or(Netns::New, Netns::Ready),
-        Network::Host => Netns::Host,
-    };
+    // Made by the sandbox itself when none is ready: several can do that at once.
+    let netns = pool.take().map_or(Netns::New, Netns::Ready);
     let filter = filters.get(spec.watch).to_vec();
     let (plan, cgroup) = arrange(spec, fds, exec, netns, filter)
         .ok_or(("receiving descriptors", io::Error::from_raw_os_error(libc::EMFILE)))?;

@@ -15,6 +15,7 @@ mod conformance;
 mod daemon;
 mod deaths;
 mod handlers;
+mod installs;
 mod isolation;
 mod limits;
 mod starting;
@@ -41,6 +42,7 @@ fn main() {
         Some(fanfare_sandbox_process::LAUNCHER_ARGUMENT) => fanfare_sandbox_process::launcher_main(),
         Some(daemon::ARGUMENT) => daemon::main(&args[2..]),
         Some(user::ARGUMENT) => user::main(),
+        Some(installs::ARGUMENT) => installs::main(&args[2..]),
         _ => {}
     }
     let root = rustix::process::geteuid().is_root();
@@ -55,6 +57,7 @@ fn main() {
         limits::CASES,
         starting::CASES,
         handlers::CASES,
+        installs::CASES,
         deaths::CASES,
         conformance::CASES,
     ]
