@@ -9,7 +9,8 @@
 //! - which node a sandbox goes to, and who makes room: [`capacity`];
 //! - which data plane may use which slot: [`lease`];
 //! - what a sandbox goes through: [`lifecycle`];
-//! - what a new or returning node or data plane is told: [`resync`].
+//! - what a new or returning node or data plane is told: [`resync`];
+//! - what a new leader takes over: [`recovery`].
 //!
 //! Its state is soft but for what the shell keeps in the store: functions and the ids of nodes and data planes.
 //! Sandboxes are rebuilt from what nodes state, leases and demand from what data planes state.
@@ -23,6 +24,7 @@ pub mod lease;
 pub mod lifecycle;
 mod nodes;
 mod owners;
+pub mod recovery;
 mod registry;
 pub mod resync;
 mod sandbox;

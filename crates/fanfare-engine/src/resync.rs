@@ -6,17 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fanfare_types::limits::CONCURRENCY_MAX;
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, ExitCause, FunctionId, GoneCause, NodeHello, NodeId, Resources, SandboxId,
-    SandboxRecord, ScalingPolicy, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
+    SandboxRecord, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
 };
 
 use crate::Command;
 use crate::engine::{DataPlane, Engine};
-use crate::function::Function;
 use crate::nodes::Node;
-use crate::sandbox::{Phase, Sandbox};
+use crate::sandbox::Phase;
 
 /// Functions in one message of a resync.
 const FUNCTIONS_PER_MESSAGE: usize = 256;
@@ -101,87 +99,6 @@ impl Engine {
             && self.functions[&revision.function].revision == revision.number
         {
             self.tell_revision(node, revision, &spec, out);
-        }
-    }
-
-    /// A sandbox that an earlier leader ordered.
-    ///
-    /// Only at the beginning of the term and from a node's first stream in it: of anything later, requests that nobody
-    /// accounts for may still run in it.
-    fn adopt(
-        &mut self,
-        now: Timestamp,
-        node: NodeId,
-        first: bool,
-        record: SandboxRecord,
-        out: &mut Vec<Command>,
-    ) {
-        let claim = self.claims.remove(&record.sandbox).unwrap_or_default();
-        let claimed: u64 = claim.leases.iter().map(|(_, slots)| u64::from(*slots)).sum();
-        let function = self.functions.get(&record.revision.function).filter(|f| !f.removed);
-        // How many slots one of an earlier revision had is not known any more; it is granted none that nobody claims.
-        let concurrency = |f: &Function| {
-            let current = f.revision == record.revision.number;
-            if current { f.spec.sizing.concurrency } else { CONCURRENCY_MAX }
-        };
-        let function = function.filter(|f| {
-            first
-                && self.recovering
-                && record.endpoint.is_some()
-                && record.sandbox.epoch() < self.config.epoch
-                && !claim.condemned
-                && claimed <= u64::from(concurrency(f))
-        });
-        let Some(function) = function else {
-            let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
-            for (data_plane, _) in claim.leases {
-                let message = ToDataPlane::Gone { sandbox: record.sandbox, cause: cause.clone() };
-                self.tell_data_plane(data_plane, message, out);
-            }
-            self.tell_node(node, ToNode::Stop { sandbox: record.sandbox, mode: StopMode::Kill }, out);
-            return;
-        };
-        let spec = function.spec.clone();
-        let current = function.revision == record.revision.number;
-        let concurrency = concurrency(function);
-        let request = spec.sizing.request;
-        self.ledger.reserve(node, request);
-        let sandbox = Sandbox {
-            revision: record.revision,
-            node,
-            phase: Phase::Ready,
-            quarantined: true,
-            for_demand: false,
-            called_back: false,
-            concurrency,
-            request,
-            ordered_at: now,
-            ready_at: now,
-            overdue_at: Timestamp::MAX,
-            decide: Default::default(),
-            place: Default::default(),
-            endpoint: record.endpoint,
-            stages: None,
-            cpu_milli: 0.0,
-            leases: claim.leases.into_iter().collect(),
-        };
-        self.keep_sandbox(record.sandbox, sandbox);
-        let hold = match &spec.scaling.policy {
-            ScalingPolicy::Kpa(kpa) => kpa.stable_window,
-            ScalingPolicy::Hpa(hpa) => hpa.stabilization_window,
-            ScalingPolicy::Fixed(_) => Default::default(),
-        };
-        if let Some(function) = self.functions.get_mut(&record.revision.function) {
-            let active = function.active_mut();
-            active.hold_until = now + hold;
-            // One of an earlier revision serves until the update that it outlived is through.
-            let found = active.counts.ready + active.old_ready;
-            active.desired = active.desired.max(found.min(spec.scaling.max));
-            active.autoscaler.adopt(now, found);
-        }
-        self.wake(now, record.revision.function);
-        if current {
-            self.tell_revision(node, record.revision, &spec, out);
         }
     }
 
@@ -391,46 +308,6 @@ impl Engine {
         }
     }
 
-    /// Every data plane of the earlier leader has spoken, or had time to: what is unclaimed now stays so.
-    ///
-    /// An unclaimed slot may hold a request of a data plane that died without this leader's knowledge, so it is never
-    /// granted: the sandbox keeps to its claimed slots until it can be replaced, and without any it is killed.
-    fn end_quarantine(&mut self, now: Timestamp, ids: Vec<SandboxId>, out: &mut Vec<Command>) {
-        for id in ids {
-            let Some(sandbox) = self.sandboxes.get_mut(&id).filter(|s| s.quarantined) else { continue };
-            sandbox.quarantined = false;
-            let (had, left) = (sandbox.concurrency, sandbox.leased());
-            sandbox.concurrency = left;
-            let current = self.functions.get(&sandbox.revision.function).map(|f| f.revision);
-            if left == 0 {
-                self.condemned(now, id, out);
-            } else if left < had && current == Some(sandbox.revision.number) {
-                self.retire(now, id, out);
-            }
-        }
-    }
-
-    fn end_all_quarantine(&mut self, now: Timestamp, out: &mut Vec<Command>) {
-        let quarantined = self.sandboxes.iter().filter(|(_, s)| s.quarantined);
-        let ids = quarantined.map(|(id, _)| *id).collect();
-        self.end_quarantine(now, ids, out);
-    }
-
-    /// The beginning of the term is over.
-    pub(crate) fn lease_recovery_over(&mut self, now: Timestamp, out: &mut Vec<Command>) {
-        self.recovering = false;
-        self.awaited_data_planes.clear();
-        self.awaited_nodes.clear();
-        let void = GoneCause { exit: ExitCause::NodeLost, log_tail: Arc::from("") };
-        for (sandbox, claim) in std::mem::take(&mut self.claims) {
-            for (data_plane, _) in claim.leases {
-                self.tell_data_plane(data_plane, ToDataPlane::Gone { sandbox, cause: void.clone() }, out);
-            }
-        }
-        self.end_all_quarantine(now, out);
-        self.pursue_all(now, out);
-    }
-
     pub(crate) fn tell_peers(&self, out: &mut Vec<Command>) {
         let peers: Vec<_> = self
             .data_planes
@@ -442,7 +319,7 @@ impl Engine {
     }
 
     /// After a change of connections every active function's wish may have become possible.
-    fn pursue_all(&mut self, now: Timestamp, out: &mut Vec<Command>) {
+    pub(crate) fn pursue_all(&mut self, now: Timestamp, out: &mut Vec<Command>) {
         let ids: Vec<FunctionId> = self.awake.iter().copied().collect();
         for id in ids {
             self.pursue(now, id, Default::default(), out);
