@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::cgroup::Cgroup;
-use crate::link::Link;
 use crate::logs::Outputs;
 use crate::process::{Event, Process};
 use crate::procfs;
 use crate::sys::{self, SignalTo};
+use crate::zygote::Zygote;
 
 /// How long a zygote's word on a child's status is waited for after the child has ended.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub(crate) enum Body {
 /// A child of a zygote, from before it exists.
 #[derive(Debug)]
 pub(crate) struct Forked {
-    link: Arc<Link>,
+    zygote: Arc<Zygote>,
     /// Where its temporary directory is mounted, in the launcher's view.
     tmp: String,
     child: Option<Child>,
@@ -49,8 +49,8 @@ struct Child {
 
 impl Forked {
     /// One that is about to be made.
-    pub(crate) fn new(link: Arc<Link>, tmp: String) -> Self {
-        Forked { link, tmp, child: None }
+    pub(crate) fn new(zygote: Arc<Zygote>, tmp: String) -> Self {
+        Forked { zygote, tmp, child: None }
     }
 
     /// It exists. `status` gets its wait status from the zygote.
@@ -101,6 +101,14 @@ impl Child {
 }
 
 impl Body {
+    /// The zygote that it was forked from.
+    pub(crate) fn zygote(&self) -> Option<Arc<Zygote>> {
+        match self {
+            Body::Own(_) => None,
+            Body::Forked(forked) => Some(forked.zygote.clone()),
+        }
+    }
+
     /// Waits for the next event. Loses nothing when dropped.
     pub(crate) async fn event(&mut self) -> Event {
         match self {
@@ -147,14 +155,14 @@ impl Body {
         self.kill(cgroup);
         match self {
             Body::Own(process) => process.end(outputs).await,
-            Body::Forked(Forked { link, tmp, child }) => {
+            Body::Forked(Forked { zygote, tmp, child }) => {
                 if let Some(mut child) = child {
                     child.status = None;
                     child.event().await;
                 }
                 outputs.drain().await;
                 // Fails when the launcher has ended, and its mounts with it, or when nothing was mounted yet.
-                if let Err(error) = link.unmount_tmp(tmp).await {
+                if let Err(error) = zygote.link().unmount_tmp(tmp).await {
                     tracing::debug!(%error, "a temporary directory was not unmounted");
                 }
             }

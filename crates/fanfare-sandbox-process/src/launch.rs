@@ -159,7 +159,7 @@ async fn fork(
     let listener = listener.ok_or_else(|| node_failure("fork", "no listener"))?;
     let tmp = zygote.tmp_path(name);
     let link = zygote.link();
-    *slot = Some(Body::Forked(Forked::new(link.clone(), tmp.clone())));
+    *slot = Some(Body::Forked(Forked::new(zygote.clone(), tmp.clone())));
     let mount =
         TmpMount { path: tmp, bytes: revision.spec.sizing.tmp_limit_bytes, uid: revision.uid, shared: false };
     let (gate, theirs) = Gate::new().map_err(io("gate"))?;

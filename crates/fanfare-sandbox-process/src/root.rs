@@ -36,7 +36,7 @@ const ETC_FILES_MAX: usize = 64;
 /// Size of the template's own file system.
 const TEMPLATE_OPTIONS: &str = "mode=0755,size=16m,nr_inodes=1024";
 /// Size of `/dev/shm`; its pages count against the sandbox's memory.
-const SHM_BYTES: u64 = 16 << 20;
+pub(crate) const SHM_BYTES: u64 = 16 << 20;
 /// Files in a sandbox's `/tmp`. An inode takes about a kilobyte of kernel memory.
 const TMP_INODES: u64 = 32_768;
 

@@ -314,6 +314,7 @@ impl Sandbox {
     /// Ends what runs and removes everything.
     async fn release(&mut self) {
         self.usage.lock().cgroup = None;
+        let zygote = self.body.as_ref().and_then(Body::zygote);
         if let (Some(body), Some(mut outputs)) = (self.body.take(), self.outputs.take()) {
             body.end(self.cgroup.as_deref(), &mut outputs).await;
         }
@@ -333,7 +334,10 @@ impl Sandbox {
             }
             _ => {}
         }
-        self.shared.unmake(&self.name, &cgroup).await;
+        match zygote {
+            Some(zygote) => zygote.bury(&self.shared, &self.name, cgroup, &self.log).await,
+            None => self.shared.unmake(&self.name, &cgroup).await,
+        }
     }
 }
 

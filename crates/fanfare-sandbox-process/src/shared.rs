@@ -241,6 +241,13 @@ pub(crate) struct Owner {
     name: String,
 }
 
+impl Owner {
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl Drop for Owner {
     fn drop(&mut self) {
         self.shared.others.lock().remove(&self.name);

@@ -242,6 +242,27 @@ impl Cgroup {
             .unwrap_or(0)
     }
 
+    /// Bytes that are charged to it though none of its processes is left, and that the kernel cannot reclaim: shared
+    /// memory, and what the kernel itself keeps.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let dir = match &self.tree {
+            Tree::V1(tree) => tree.controller(&self.paths, "memory"),
+            Tree::V2(_) => self.paths.first().cloned(),
+            Tree::None => None,
+        };
+        let Some(dir) = dir else { return 0 };
+        let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+        let of = |key: &str| keyed(&stat, key).unwrap_or(0);
+        let kernel = match &self.tree {
+            Tree::V1(_) => fs::read_to_string(dir.join("memory.kmem.usage_in_bytes"))
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .unwrap_or(0),
+            _ => of("kernel").saturating_sub(of("slab_reclaimable")),
+        };
+        of("shmem") + kernel
+    }
+
     /// CPU time used so far.
     pub(crate) fn cpu_time(&self) -> Option<Duration> {
         match &self.tree {

@@ -100,3 +100,55 @@ pub(super) fn own_cgroup() -> Option<String> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(path.strip_suffix(LEAF).unwrap_or(path).to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{self, Cgroup, CgroupJoin};
+
+    /// Files of the kernel's are made by the writes here: what is checked is which are written where, and with what.
+    #[test]
+    fn limits_go_where_the_kernel_has_them() {
+        let mount = tempfile::tempdir().unwrap();
+        let (tree, missing) = Tree::open(mount.path(), Path::new("fanfare/i")).unwrap();
+        assert_eq!((missing.len(), tree.base()), (0, mount.path().join("fanfare/i").as_path()));
+        let read = |file: &str| fs::read_to_string(mount.path().join(file)).unwrap();
+        for dir in [".", "fanfare", "fanfare/i"] {
+            assert_eq!(read(&format!("{dir}/cgroup.subtree_control")), "+cpu", "the last of three");
+        }
+        let limits = Limits { memory_bytes: 1 << 20, cpu_milli: 250, pids: 7 };
+        tree.create("s1", limits).unwrap();
+        let of_s1 = |file: &str| read(&format!("fanfare/i/s1/{file}"));
+        assert_eq!((of_s1("memory.max"), of_s1("memory.swap.max")), ("1048576".into(), "0".into()));
+        assert_eq!((of_s1("pids.max"), of_s1("cpu.max")), ("7".into(), "25000 100000".into()));
+        raise(&mount.path().join("fanfare/i/s1"), Limits { memory_bytes: 2 << 20, pids: 9, ..limits });
+        assert_eq!((of_s1("memory.max"), of_s1("pids.max")), ("2097152".into(), "9".into()));
+
+        let dir = mount.path().join("fanfare/i/s1");
+        let cgroup = Cgroup { paths: vec![dir.clone()], tree: cgroup::Tree::V2(tree) };
+        let (join, fds) = cgroup.join().unwrap();
+        assert_eq!((join, fds.len()), (CgroupJoin::V2, 1));
+        for (file, text) in [
+            ("cgroup.procs", ""),
+            ("cpu.stat", "usage_usec 1500\nuser_usec 1\n"),
+            ("memory.events", "oom 3\noom_kill 2\noom_group_kill 0\n"),
+            ("memory.stat", "anon 5\nkernel 100\nkernel_stack 7\nshmem 40\nslab_reclaimable 30\n"),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+        assert_eq!(cgroup.joining_files().unwrap().len(), 1);
+        assert_eq!(cgroup.cpu_time(), Some(std::time::Duration::from_micros(1_500)));
+        assert_eq!((cgroup.oom_kills(), cgroup.pinned_bytes()), (2, 40 + 100 - 30));
+        cgroup.kill();
+        assert_eq!(of_s1("cgroup.kill"), "1");
+    }
+
+    #[test]
+    fn controllers_that_cannot_be_had_are_named() {
+        let mount = tempfile::tempdir().unwrap();
+        // A directory in the file's place: every write fails.
+        fs::create_dir_all(mount.path().join("fanfare/i/cgroup.subtree_control")).unwrap();
+        let refused = Tree::open_at(mount.path(), Path::new("fanfare/i")).unwrap_err();
+        assert!(refused.to_string().contains("cgroup v2"), "{refused}");
+    }
+}

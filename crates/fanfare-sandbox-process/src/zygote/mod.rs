@@ -4,6 +4,7 @@
 //! a temporary directory, a listener and a process group of its own. The protocol is `shims/PROTOCOL.md`, section 2.2;
 //! after `imported` nothing that it says is trusted beyond its own revision.
 
+mod leftovers;
 mod start;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,6 +30,7 @@ use crate::link::Link;
 use crate::process::Event;
 use crate::revision::{Prepared, Revision, node_failure};
 use crate::shared::Shared;
+use leftovers::Leftovers;
 
 /// The control socket's number in the zygote.
 const CONTROL_FD: i32 = 4;
@@ -130,6 +132,9 @@ pub(crate) struct Zygote {
     cgroup: Arc<Cgroup>,
     /// What its cgroup allows the import itself.
     limits: Limits,
+    leftovers: Leftovers,
+    /// Bytes that ended children may have left: as much as one sandbox may use, and what the shared directories hold.
+    leftover_bytes_max: u64,
 }
 
 #[derive(Debug, Default)]
@@ -218,7 +223,9 @@ async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<
         std::mem::take(&mut children.waiting)
     };
     parts.process = Some(process);
+    let shared = parts.shared.clone();
     parts.release().await;
+    zygote.leftovers.end(&shared).await;
     // Its children have ended with it; whoever waits for their status learns that there is none.
     drop(children);
     gone.send_replace(true);

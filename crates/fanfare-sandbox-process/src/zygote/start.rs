@@ -20,8 +20,10 @@ use crate::link::Link;
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
 use crate::revision::{Prepared, Revision, failure, node_failure, sentence};
+use crate::root::SHM_BYTES;
 use crate::shared::{Owner, Shared};
 use crate::sys;
+use crate::zygote::leftovers::Leftovers;
 use crate::zygote::{CONTROL_FD, Template, Zygote, ZygoteWord, live, word};
 
 /// Parts of a zygote that its task owns.
@@ -82,6 +84,8 @@ pub(super) async fn start(
                 gone,
                 cgroup: parts.cgroup.clone(),
                 limits,
+                leftovers: Leftovers::default(),
+                leftover_bytes_max: limits.memory_bytes + revision.spec.sizing.tmp_limit_bytes + SHM_BYTES,
             });
             tokio::spawn(live(parts, zygote.clone(), gone_sender));
             Ok(Template::Zygote(zygote))

@@ -14,6 +14,7 @@ cases![
     descriptors_cannot_be_sent_to_the_daemon,
     a_template_that_speaks_out_of_place_is_ended,
     a_flood_of_output_or_calls_is_slowed,
+    memory_of_ended_sandboxes_is_not_kept_by_their_template,
 ];
 
 /// Executes what it is sent.
@@ -144,6 +145,51 @@ fn a_flood_of_output_or_calls_is_slowed() {
         let calls = "import socket, time\ns = socket.socket(socket.AF_UNIX); s.bind('/tmp/x')\nt = time.monotonic()\nfor _ in range(2000): s.listen(1)\nprint(time.monotonic() - t)";
         let took: f64 = lab.run(2, &started, calls).await.parse().unwrap();
         assert!(took > 0.8, "2000 calls in {took} s");
+        lab.close().await;
+    });
+}
+
+/// Shared memory of a zygote's namespace outlives the child that made it, and is charged to a cgroup that has gone.
+fn memory_of_ended_sandboxes_is_not_kept_by_their_template() {
+    let take = r#"
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+size = 48 << 20
+at = libc.shmat(libc.shmget(0, ctypes.c_size_t(size), 0o1600), None, 0)
+ctypes.memset(at, 1, size)
+out = 1
+"#;
+    block_on(async {
+        let lab = Lab::new().await;
+        let instance = crate::support::instance_of(&lab.dir.path().join("run"));
+        let used = || {
+            let files = ["memory/fanfare/INSTANCE/memory.usage_in_bytes", "fanfare/INSTANCE/memory.current"];
+            let read = |file: &str| {
+                std::fs::read_to_string(format!("/sys/fs/cgroup/{}", file.replace("INSTANCE", &instance)))
+            };
+            let text = files.iter().find_map(|file| read(file).ok()).unwrap();
+            text.trim().parse::<u64>().unwrap()
+        };
+        let mut spec = python(&lab, 1, EVAL);
+        spec.sizing.limit.memory_bytes = 96 << 20;
+        spec.sizing.tmp_limit_bytes = 1 << 20;
+        let mut n = 0;
+        for _ in 0..8 {
+            let endpoint = loop {
+                n += 1;
+                // The template may just be ending.
+                match lab.create(n, &spec).await {
+                    Ok(started) => break started.endpoint,
+                    Err(failure) => assert!(n < 100, "{failure:?}"),
+                }
+            };
+            assert_eq!(eval(&endpoint, take).await, "1");
+            lab.stop(n, StopMode::Kill).await;
+            assert!(used() < 300 << 20, "{} MiB are kept", used() >> 20);
+        }
+        lab.line("kept in memory").await;
+        lab.runtime.shutdown().await;
         lab.close().await;
     });
 }
