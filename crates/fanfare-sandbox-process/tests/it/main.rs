@@ -18,6 +18,7 @@ mod handlers;
 mod installs;
 mod isolation;
 mod limits;
+mod races;
 mod starting;
 mod support;
 mod user;
@@ -41,6 +42,7 @@ fn main() {
     match args.get(1).map(String::as_str) {
         Some(fanfare_sandbox_process::LAUNCHER_ARGUMENT) => fanfare_sandbox_process::launcher_main(),
         Some(daemon::ARGUMENT) => daemon::main(&args[2..]),
+        Some(races::ARGUMENT) => races::main(),
         Some(user::ARGUMENT) => user::main(),
         Some(installs::ARGUMENT) => installs::main(&args[2..]),
         _ => {}
@@ -59,6 +61,7 @@ fn main() {
         handlers::CASES,
         installs::CASES,
         deaths::CASES,
+        races::CASES,
         conformance::CASES,
     ]
     .concat();
