@@ -9,6 +9,9 @@ use tokio::net::{TcpStream, lookup_host};
 /// Ports of public addresses.
 const WEB: [u16; 2] = [80, 443];
 
+/// Where pip installs from unless told otherwise: reached wherever the node's resolver says, for a mirror may stand in.
+const PIP_DEFAULTS: &str = "https://pypi.org https://files.pythonhosted.org";
+
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -98,6 +101,7 @@ impl Policy {
             }
         }
         policy.named.extend(targets(pip_conf));
+        policy.named.extend(targets(PIP_DEFAULTS));
         policy
     }
 
@@ -273,7 +277,9 @@ mod tests {
         ];
         let policy = Policy::new(vars.into_iter(), "[global]\nfind-links = http://files.example:81/x\n");
         let named: Vec<_> = policy.named.iter().map(Target::to_string).collect();
-        assert_eq!(named, ["index.example:443", "10.0.0.1:8080", "[fd00::1]:80", "files.example:81"]);
+        let settings = ["index.example:443", "10.0.0.1:8080", "[fd00::1]:80", "files.example:81"];
+        let defaults = ["pypi.org:443", "files.pythonhosted.org:443"];
+        assert_eq!(named, [&settings[..], &defaults[..]].concat());
         let https = policy.https.clone().unwrap();
         assert_eq!(https.target.to_string(), "proxy.example:3128");
         assert_eq!(https.authorization, "Proxy-Authorization: Basic bWU6cEBzcw==\r\n");
