@@ -22,7 +22,8 @@ async fn up(directory: &Path, args: &[&str], variables: &[(&str, &str)]) -> (Chi
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut urls = Vec::new();
-    while urls.len() < 2 {
+    // All three lines: one that is still being written when its reader goes would end the process.
+    while urls.len() < 3 {
         let line = tokio::time::timeout(READY, lines.next_line()).await.expect("ready in time").unwrap();
         let line = line.expect("it serves");
         urls.push(line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned());
