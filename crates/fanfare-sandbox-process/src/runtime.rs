@@ -68,8 +68,17 @@ impl ProcessRuntime {
             // An ordinary user's process could not go back to the host's network namespace after making one.
             netns_pool: if root { options.netns_pool } else { 0 },
         };
+        let held = lock.try_clone()?;
         let link = LinkOptions { command: options.launcher.clone(), config, lock };
-        let (links, powers) = Links::start(link).await?;
+        let (links, powers) = match Links::start(link).await {
+            Ok(started) => started,
+            Err(error) => {
+                // What a launcher would have removed at its end.
+                let _ = tokio::task::spawn_blocking(move || recover::sweep(&run_dir)).await;
+                drop(held);
+                return Err(error);
+            }
+        };
         let isolation = Isolation::new(root, &cgroups, &powers);
         let shared = Arc::new(Shared::new(options, outlets, root, cgroups, links, shims));
         let sandboxes = Arc::downgrade(&shared);

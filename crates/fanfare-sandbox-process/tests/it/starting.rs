@@ -15,6 +15,7 @@ cases![
     prepare_proves_that_an_inherited_listener_is_reached,
     a_run_directory_has_one_owner,
     a_run_directory_of_another_user_is_refused,
+    a_launcher_that_cannot_start_leaves_nothing,
 ];
 
 fn a_program_on_a_port_is_ready_when_it_listens() {
@@ -128,26 +129,41 @@ fn a_run_directory_has_one_owner() {
     });
 }
 
+/// Starting a runtime in this directory fails, for this reason.
+async fn refused(dir: &std::path::Path, program: Option<&str>) -> std::io::Error {
+    let outlets = fanfare_sandbox::Outlets {
+        exits: Arc::new(|_| {}),
+        logs: Arc::new(|_| {}),
+        code: Arc::<crate::support::Codes>::default(),
+    };
+    let mut options = crate::support::options(dir);
+    if let Some(program) = program {
+        options.launcher.program = program.into();
+    }
+    fanfare_sandbox_process::ProcessRuntime::start(options, outlets).await.expect_err("must not start")
+}
+
 fn a_run_directory_of_another_user_is_refused() {
     block_on(async {
         let dir = crate::support::directory();
         let run = dir.path().join("run");
-        let refused = async |why: &str| {
-            let outlets = fanfare_sandbox::Outlets {
-                exits: Arc::new(|_| {}),
-                logs: Arc::new(|_| {}),
-                code: Arc::<crate::support::Codes>::default(),
-            };
-            let options = crate::support::options(dir.path());
-            let started = fanfare_sandbox_process::ProcessRuntime::start(options, outlets).await;
-            assert_eq!(started.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied, "{why}");
-        };
         std::fs::create_dir(&run).unwrap();
         std::os::unix::fs::chown(&run, Some(12_345), None).unwrap();
-        refused("another user's").await;
+        assert_eq!(refused(dir.path(), None).await.kind(), std::io::ErrorKind::PermissionDenied);
         std::fs::rename(&run, dir.path().join("elsewhere")).unwrap();
         std::os::unix::fs::chown(dir.path().join("elsewhere"), Some(0), None).unwrap();
         std::os::unix::fs::symlink("elsewhere", &run).unwrap();
-        refused("a link").await;
+        assert_eq!(refused(dir.path(), None).await.kind(), std::io::ErrorKind::PermissionDenied, "a link");
+    });
+}
+
+fn a_launcher_that_cannot_start_leaves_nothing() {
+    block_on(async {
+        let dir = crate::support::directory();
+        for program in ["/bin/false", "/no/such/program"] {
+            let error = refused(dir.path(), Some(program)).await;
+            assert!(!error.to_string().is_empty());
+            assert_eq!(crate::support::traces(&dir.path().join("run")), Vec::<String>::new(), "{error}");
+        }
     });
 }
