@@ -55,6 +55,7 @@ impl ProcessRuntime {
         let (data_dir, swept) = (options.data_dir.clone(), run_dir.clone());
         let root = rustix::process::geteuid().is_root();
         let prepared = tokio::task::spawn_blocking(move || {
+            warn_of_a_disk(&swept);
             recover::sweep(&swept);
             for dir in ["s", "t", "root", "journal"] {
                 std::fs::create_dir_all(swept.join(dir))?;
@@ -115,6 +116,18 @@ fn check(options: &ProcessOptions) -> io::Result<()> {
         return refuse(format!("user numbers {:?} must be some, without root's", options.uids));
     }
     Ok(())
+}
+
+/// Each start makes and removes files in the run directory. A disk's file system takes long to find a place for one
+/// when many were removed lately.
+fn warn_of_a_disk(run_dir: &Path) {
+    const TMPFS: i64 = 0x0102_1994;
+    if rustix::fs::statfs(run_dir).is_ok_and(|found| found.f_type != TMPFS) {
+        tracing::warn!(
+            run_dir = %run_dir.display(),
+            "the run directory is not in memory (tmpfs): with many starts and ends each takes a millisecond longer"
+        );
+    }
 }
 
 /// Makes the run directory, for this user only, and takes its lock, waiting for a predecessor's launcher to clean up.
