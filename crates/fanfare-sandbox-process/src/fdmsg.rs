@@ -77,7 +77,8 @@ pub(crate) fn send(
     }
 }
 
-/// Receives one packet. A packet larger than `buffer` is an error.
+/// Receives one packet. A packet larger than `buffer` is an error; that the other end was closed with packets unread,
+/// of which the kernel tells first, is the end of the stream.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Packet> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -85,6 +86,7 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) ->
     let message = loop {
         match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::CONNRESET) => return Ok(Packet::default()),
             other => break other?,
         }
     };
@@ -112,7 +114,10 @@ pub(crate) fn receive_sized(
 ) -> io::Result<(Vec<u8>, Packet)> {
     // With `TRUNC` the kernel says how long the packet is, however little is asked for.
     let peek = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
-    let (_, len) = rustix::net::recv(&socket, &mut [0_u8; 1], peek)?;
+    let len = match rustix::net::recv(&socket, &mut [0_u8; 1], peek) {
+        Err(rustix::io::Errno::CONNRESET) => 0,
+        other => other?.1,
+    };
     if len > bytes_max {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -154,6 +159,14 @@ mod tests {
         let refused = receive_sized(&b, 5, RecvFlags::empty()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
         receive_sized(&b, 6, RecvFlags::empty()).unwrap();
+        let (c, d) = pair().unwrap();
+        send(&c, b"never read", &[], SendFlags::empty()).unwrap();
+        drop(d);
+        assert_eq!(receive_sized(&c, 5, RecvFlags::empty()).unwrap().0, b"", "the other end is closed");
+        let (c, d) = pair().unwrap();
+        send(&c, b"never read", &[], SendFlags::empty()).unwrap();
+        drop(d);
+        assert_eq!(receive(&c, &mut buffer, RecvFlags::empty()).unwrap().len, 0);
         drop(a);
         assert_eq!(receive_sized(&b, 5, RecvFlags::empty()).unwrap().0, b"");
         assert_eq!(receive(&b, &mut buffer, RecvFlags::empty()).unwrap().len, 0);

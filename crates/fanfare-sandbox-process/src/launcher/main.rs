@@ -147,7 +147,13 @@ impl Launcher {
             }
             if ready {
                 match protocol::receive::<Request>(socket, buffer, RecvFlags::empty())? {
-                    Some((request, fds)) => self.handle(socket, request, fds)?,
+                    Some((request, fds)) => match self.handle(socket, request, fds) {
+                        // It ended while it waited for this answer.
+                        Err(e) if matches!(e.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
+                            return Ok(());
+                        }
+                        other => other?,
+                    },
                     None => return Ok(()),
                 }
             }

@@ -4,10 +4,13 @@ use std::io::Write;
 use std::path::Path;
 
 use fanfare_sandbox_process::ProcessRuntime;
+use fanfare_types::StopMode;
+use futures_util::future::join_all;
 
 use crate::support::{Lab, PROBE, descendants};
 
-/// First argument of a process that shall be such a daemon; the second is its directory.
+/// First argument of a process that shall be such a daemon; the second is its directory, and a third has it start and
+/// stop sandboxes all the while.
 pub(crate) const ARGUMENT: &str = "__daemon";
 
 /// Starts one sandbox of each kind, prints the launcher's pid and `ready`, and waits to be killed.
@@ -30,7 +33,19 @@ pub(crate) fn main(args: &[String]) -> ! {
         let me = i32::try_from(std::process::id()).unwrap();
         println!("ready {}", descendants(me)[0]);
         std::io::stdout().flush().unwrap();
+        if args.len() > 1 {
+            keep_busy(&lab).await;
+        }
         std::future::pending::<()>().await;
     });
     unreachable!("it waits for ever")
+}
+
+async fn keep_busy(lab: &Lab) {
+    let sleeper = lab.http(9, &[], &["/bin/sleep", "600"], true);
+    for n in 1.. {
+        let ids = (10 * n..10 * n + 8).collect::<Vec<u64>>();
+        join_all(ids.iter().map(|id| lab.create(*id, &sleeper))).await;
+        join_all(ids.iter().map(|id| lab.stop(*id, StopMode::Kill))).await;
+    }
 }

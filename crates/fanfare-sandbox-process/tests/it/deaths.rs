@@ -17,12 +17,14 @@ cases![
     a_killed_launcher_takes_its_sandboxes_along_and_is_replaced,
     what_two_kills_leave_is_found_and_removed,
     a_launcher_short_of_descriptors_refuses_and_lives,
+    a_daemon_killed_at_work_leaves_nothing,
 ];
 
 /// A daemon with three sandboxes, and its launcher's pid.
-fn daemon(dir: &Path) -> (Child, i32) {
+fn daemon(dir: &Path, more: &[&str]) -> (Child, i32) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([crate::daemon::ARGUMENT, dir.to_str().unwrap()])
+        .args(more)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -47,7 +49,7 @@ fn kill(pid: i32) {
 
 fn a_killed_daemon_leaves_nothing() {
     let dir = directory();
-    let (mut child, launcher) = daemon(dir.path());
+    let (mut child, launcher) = daemon(dir.path(), &[]);
     let sandboxes = descendants(launcher);
     assert_eq!(sandboxes.len(), 7, "three first processes, three programs, one child of a program");
     let run_dir = dir.path().join("run");
@@ -92,7 +94,7 @@ fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
 
 fn what_two_kills_leave_is_found_and_removed() {
     let dir = directory();
-    let (mut child, launcher) = daemon(dir.path());
+    let (mut child, launcher) = daemon(dir.path(), &[]);
     let run_dir = dir.path().join("run");
     let sandboxes = descendants(launcher);
     // The launcher first, stopped, so that it cannot clean up.
@@ -147,4 +149,19 @@ fn a_launcher_short_of_descriptors_refuses_and_lives() {
         assert_eq!(lab.run(1_000, &probe, "print('lives')").await, "lives");
         lab.close().await;
     });
+}
+
+/// The launcher's last answer may be unread, or not even sent.
+fn a_daemon_killed_at_work_leaves_nothing() {
+    for round in 0..8 {
+        let dir = directory();
+        let (mut child, launcher) = daemon(dir.path(), &["busy"]);
+        // When the end comes is what is varied here.
+        let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: round * 3_700_000 };
+        rustix::event::poll(&mut [], Some(&pause)).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_for_end(launcher);
+        assert_eq!(traces(&dir.path().join("run")), Vec::<String>::new(), "round {round}");
+    }
 }
