@@ -22,8 +22,8 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
     let path =
         format!("{}:{}", root.join("target/release").display(), std::env::var("PATH").unwrap_or_default());
-    // What was started in the background ends with the script, whatever becomes of it.
-    let end = r#"status=$?; [ -z "${background:-}" ] || { kill $background; wait $background || true; }; exit $status"#;
+    // What was started in the background ends with the script, whatever becomes of it, and must end well.
+    let end = r#"status=$?; [ -z "${background:-}" ] || { kill $background; wait $background || status=1; }; exit $status"#;
     let script = format!(
         "set -euo pipefail\ntrap '{end}' EXIT\n{}",
         blocks.iter().map(shell).collect::<Vec<_>>().join("\n")
