@@ -107,6 +107,9 @@ pub struct SandboxCounts {
     pub starting: u32,
     /// Being stopped.
     pub stopping: u32,
+    /// Of the ready ones: those of an earlier revision, which serve until one of the current revision is ready.
+    #[serde(default)]
+    pub old: u32,
 }
 
 /// One function in full.
@@ -135,6 +138,41 @@ pub struct FunctionStatusDocument {
     /// Last start that failed, also when its sandboxes are long gone; absent after an update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<FailureDocument>,
+    /// Failed requests, and sandboxes that ended by themselves: by reason, the latest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureCountDocument>,
+}
+
+/// Failures of one reason, counted since the revision was registered or the control plane's term began, and the last
+/// of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FailureCountDocument {
+    /// What failed.
+    pub failed: FailedName,
+    /// The stable code, e.g. `handler-error`.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+    /// How long ago the last one was heard of.
+    pub age_s: f64,
+    /// The last one in one sentence.
+    pub detail: String,
+    /// Its request.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
+    /// Last lines that its handler or sandbox wrote.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub log_tail: String,
+}
+
+/// What failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailedName {
+    /// Requests.
+    Requests,
+    /// Sandboxes that were ready, and ended by themselves.
+    Sandboxes,
 }
 
 /// One change of a function's scale.

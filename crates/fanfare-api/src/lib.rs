@@ -15,9 +15,9 @@ mod scaling;
 mod stored;
 
 pub use answers::{
-    BlobDocument, DecisionDocument, DeployOutcome, DeployResult, FailureDocument, FunctionListDocument,
-    FunctionState, FunctionStatusDocument, FunctionSummaryDocument, LogLineDocument, LogStreamName,
-    PrepareResult, SandboxCounts, StagesDocument,
+    BlobDocument, DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument,
+    FailureDocument, FunctionListDocument, FunctionState, FunctionStatusDocument, FunctionSummaryDocument,
+    LogLineDocument, LogStreamName, PrepareResult, SandboxCounts, StagesDocument,
 };
 pub use cluster::{
     ClusterStatusDocument, DataPlaneDocument, HealthDocument, LeaderDocument, NodeDocument, NodeListDocument,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fanfare_dispatch::Event;
 use fanfare_link::{Dialer, EpochGate, Link};
-use fanfare_types::limits::{HEARTBEAT_INTERVAL, REPORT_INTERVAL};
+use fanfare_types::limits::{FAILURES_PER_REPORT_MAX, HEARTBEAT_INTERVAL, REPORT_INTERVAL};
 use fanfare_types::{
     Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, SandboxId, ToDataPlane,
 };
@@ -112,6 +112,8 @@ impl Control {
         let mut heard = false;
         // Demand that came while there was no stream is in the hello's wake.
         let mut demand_at = Some(Instant::now());
+        // The first failure is told at once, further ones once in a report interval.
+        let (mut failures_at, mut failures_not_before) = (Some(Instant::now()), Instant::now());
         loop {
             tokio::select! {
                 biased;
@@ -146,6 +148,13 @@ impl Control {
                 () = sleep_until(demand_at.unwrap_or_else(Instant::now)), if demand_at.is_some() => {
                     demand_at = None;
                     self.shared.directory.take_demanding().iter().for_each(|function| function.demand());
+                }
+                () = self.shared.failures.first.notified(), if failures_at.is_none() => {
+                    failures_at = Some(Instant::now().max(failures_not_before));
+                }
+                () = sleep_until(failures_at.unwrap_or_else(Instant::now)), if failures_at.is_some() => {
+                    failures_at = self.tell_failures();
+                    failures_not_before = Instant::now() + REPORT_INTERVAL;
                 }
                 _ = reports.tick() => self.report(),
             }
@@ -284,6 +293,14 @@ impl Control {
         self.shared.directory.add_sandbox(sandbox, &known.function);
         let upstream = Arc::new(Upstream::new(sandbox, endpoint));
         known.function.grant(&self.shared, &upstream, revision, slots, stages);
+    }
+
+    /// Tells of requests that failed; when to do so again if more than one message's worth have.
+    fn tell_failures(&self) -> Option<Instant> {
+        let failures = self.shared.failures.take();
+        let more = failures.len() >= FAILURES_PER_REPORT_MAX;
+        failures.into_iter().for_each(|failures| self.outlet.send(FromDataPlane::Failed(failures)));
+        more.then(|| Instant::now() + REPORT_INTERVAL)
     }
 
     fn report(&mut self) {

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use fanfare_dispatch::Outcome;
 use fanfare_http1::{ErrorKind, Malformed, RequestBody, RequestHead, SendError};
 use fanfare_types::{Reason, Timestamp};
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use crate::body::{self, Body, Held, Recycle};
 use crate::clock;
 use crate::core::Core;
+use crate::failures;
 use crate::headers;
 use crate::lease::Lease;
 use crate::payload::Payload;
@@ -153,7 +155,7 @@ impl Call<'_> {
         response: Response<body::Upstream>,
         held: Held,
     ) -> Attempt {
-        let timing = self.timing(&lease);
+        let (timing, function) = (self.timing(&lease), lease.function());
         let (mut parts, rest) = response.into_parts();
         let switching = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let agreed = parts.headers.get(UPGRADE).filter(|_| switching).cloned();
@@ -164,7 +166,14 @@ impl Call<'_> {
             return Attempt::Answered(Response::from_parts(parts, Body::Full(None)));
         }
         match Body::of(self.core, rest, Some(lease.clone()), lease.deadline, held).await {
-            Ok(body) => Attempt::Answered(Response::from_parts(parts, body)),
+            Ok(body) => {
+                if failures::is_handler_error(parts.status, &parts.headers) {
+                    let said = if let Body::Full(Some(bytes)) = &body { bytes.clone() } else { Bytes::new() };
+                    let id = failures::id_of(self.headers);
+                    self.core.shared.failures.note_handler_error(function, id, &said);
+                }
+                Attempt::Answered(Response::from_parts(parts, body))
+            }
             Err(error) => {
                 let problem = failure(&lease, &error).await;
                 self.failed(&lease, problem)

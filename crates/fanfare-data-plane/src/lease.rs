@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fanfare_dispatch::Outcome;
-use fanfare_types::Timestamp;
+use fanfare_types::{FunctionId, Timestamp};
 
 use crate::clock;
 use crate::core::Core;
@@ -29,6 +29,11 @@ impl Lease {
     pub(crate) fn new(core: Rc<Core>, function: Arc<Function>, slot: Slot, deadline: Timestamp) -> Self {
         let (sent, borrowed, ended) = (Cell::new(false), Cell::new(false), Cell::new(false));
         Lease { core, function, slot, deadline, sent, borrowed, ended }
+    }
+
+    /// Whose request it is.
+    pub(crate) fn function(&self) -> FunctionId {
+        self.function.id
     }
 
     /// An idle connection to the sandbox; `None` when one has to be made. Either counts as the slot's connection.

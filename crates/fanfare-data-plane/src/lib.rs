@@ -23,6 +23,7 @@ mod data_plane;
 mod deadlines;
 mod directory;
 mod endpoint;
+mod failures;
 mod find;
 mod function;
 mod headers;

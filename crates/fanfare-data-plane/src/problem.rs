@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fanfare_dispatch::Refusal;
 use fanfare_types::limits::{HEADERS_MAX, REQUEST_HEAD_BYTES_MAX};
-use fanfare_types::{ExitCause, GoneCause, Reason};
+use fanfare_types::{ExitCause, FunctionName, GoneCause, Reason};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
@@ -37,7 +37,7 @@ struct Document<'a> {
     detail: &'a str,
     reason: &'static str,
     request_id: &'a str,
-    hint: &'static str,
+    hint: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     log_tail: Option<&'a str>,
 }
@@ -97,7 +97,18 @@ impl Problem {
         }
     }
 
-    pub(crate) fn response(&self, request_id: &HeaderValue) -> Response<Body> {
+    /// One sentence: what, and with which value.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The last lines of the sandbox's log, where they help.
+    pub(crate) fn log_tail(&self) -> Arc<str> {
+        self.log_tail.clone().unwrap_or_else(|| Arc::from(""))
+    }
+
+    /// The answer. With the function's name the hint is a command to copy.
+    pub(crate) fn response(&self, request_id: &HeaderValue, name: Option<&FunctionName>) -> Response<Body> {
         let code = self.reason.code();
         let document = Document {
             r#type: format!("urn:fanfare:reason:{code}"),
@@ -106,7 +117,10 @@ impl Problem {
             detail: &self.detail,
             reason: code,
             request_id: request_id.to_str().unwrap_or_default(),
-            hint: self.reason.hint(),
+            hint: match name {
+                Some(name) => self.reason.hint_for(name.as_str()).into(),
+                None => self.reason.hint().into(),
+            },
             log_tail: self.log_tail.as_deref(),
         };
         // A document of texts and numbers always has a JSON form.
@@ -139,7 +153,7 @@ pub(crate) fn of_server(shared: &Shared, status: StatusCode) -> Vec<u8> {
     let problem = problem.with_status(status);
     shared.count_problem(problem.reason);
     let id = request_id::stray();
-    let (mut parts, body) = problem.response(&id).into_parts();
+    let (mut parts, body) = problem.response(&id, None).into_parts();
     let body = if let Body::Full(Some(bytes)) = body { bytes } else { Bytes::new() };
     parts.headers.insert(REQUEST_ID, id);
     parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));

@@ -73,12 +73,15 @@ pub(crate) async fn serve(
     let mut response = match answer(&core, &client, under_way, parts, body, accepted).await {
         Ok(response) => response,
         Err(Failure { problem, timing, function }) => {
-            match function {
-                Some(function) => function.count_problem(problem.reason),
+            match &function {
+                Some(function) => {
+                    function.count_problem(problem.reason);
+                    core.shared.failures.note(function.id, &problem, &id);
+                }
                 None => core.shared.count_problem(problem.reason),
             }
             tracing::debug!(reason = %problem.reason, request = ?id, "refused");
-            let mut response = problem.response(&id);
+            let mut response = problem.response(&id, function.as_ref().map(|function| &function.name));
             let timing = timing.unwrap_or_else(|| timing::queue_only(accepted, clock::now()));
             response.headers_mut().insert(SERVER_TIMING, timing);
             response

@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::directory::Directory;
+use crate::failures::Failures;
 use crate::options::Options;
 use crate::stats::{Stats, count};
 
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicUsize,
     pub(crate) forwarded: AtomicU64,
     pub(crate) draining: AtomicBool,
+    pub(crate) failures: Failures,
     peers: RwLock<Peers>,
     /// Requests answered by the platform that were for no function, by reason.
     problems: Mutex<Vec<(Reason, u64)>>,
@@ -46,6 +48,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             forwarded: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            failures: Failures::default(),
             peers: RwLock::default(),
             problems: Mutex::default(),
         }

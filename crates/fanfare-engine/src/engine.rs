@@ -212,6 +212,7 @@ impl Engine {
                 self.released(now, data_plane, sandbox, slots, retired, out);
             }
             FromDataPlane::Condemned { sandbox, .. } => self.condemned(now, sandbox, out),
+            FromDataPlane::Failed(failures) => self.requests_failed(now, failures),
             FromDataPlane::Draining => self.data_plane_draining(data_plane, out),
             FromDataPlane::Heartbeat => {}
         }

@@ -10,6 +10,7 @@ use fanfare_types::{
     StartFailure, Timestamp,
 };
 
+use crate::failures::FailureCount;
 use crate::sandbox::{Phase, Sandbox};
 
 /// Decisions remembered per function.
@@ -43,6 +44,9 @@ pub(crate) struct Function {
     /// The longest that a request in one of its sandboxes, of whatever revision, may take.
     pub(crate) request_timeout_max: Duration,
     pub(crate) last_failure: Option<Box<LastFailure>>,
+    /// Of the current revision, by reason.
+    #[allow(clippy::box_collection, reason = "most functions never fail: a pointer is all that they pay")]
+    pub(crate) failures: Option<Box<Vec<FailureCount>>>,
     /// Nodes whose stream has been told a revision of it.
     pub(crate) told: BTreeSet<NodeId>,
     /// Present once it has had sandboxes, load, or a wish for either; its history stays for the reader.
@@ -59,6 +63,7 @@ impl Function {
             kept: false,
             request_timeout_max,
             last_failure: None,
+            failures: None,
             told: BTreeSet::new(),
             active: None,
         }

@@ -140,11 +140,10 @@ impl Engine {
         if self.functions.get(&function_id).is_some_and(outdated) {
             self.drop_unused_revisions_on(sandbox.node, function_id, out);
         }
-        if let Some(function) = self.functions.get_mut(&function_id)
-            && by_itself
-            && sandbox.phase == Phase::Ready
-            && sandbox.revision.number == function.revision
-        {
+        let current = self.functions.get(&function_id).is_some_and(|f| f.revision == sandbox.revision.number);
+        if by_itself && current && sandbox.phase == Phase::Ready {
+            self.sandbox_ended_by_itself(now, &sandbox, cause);
+            let Some(function) = self.functions.get_mut(&function_id) else { return };
             let quick = now.since(sandbox.ready_at) < START_BACKOFF_MAX;
             let kept = function.active_mut().coming_or_ready();
             function.active_mut().record(now, kept, format!("a sandbox {}", cause.exit));

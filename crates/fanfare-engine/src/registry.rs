@@ -31,6 +31,7 @@ impl Engine {
             function.revision = id.number;
             function.kept = false;
             function.last_failure = None;
+            function.failures = None;
             if function.active.is_some() {
                 self.begin_update(now, id.function, out);
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fanfare_types::{DataPlaneId, Epoch, FunctionId, NodeId, Resources, SandboxId, StartFailure, Timestamp};
 
 use crate::Engine;
+use crate::failures::FailureCount;
 use crate::function::Decision;
 use crate::sandbox::Phase;
 
@@ -34,6 +35,8 @@ pub struct FunctionStatus {
     pub sandboxes: Vec<SandboxStatus>,
     /// The last failed start since the last success or update.
     pub last_failure: Option<FailureStatus>,
+    /// Failed requests and sandboxes that ended by themselves, by reason.
+    pub failures: Vec<FailureCount>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Decision>,
 }
@@ -120,6 +123,8 @@ impl Engine {
             status.sandboxes = active.sandboxes.iter().filter_map(|s| self.sandbox_status(*s)).collect();
             status.decisions = active.decisions.iter().cloned().collect();
         }
+        let failures = self.functions.get(&id).and_then(|f| f.failures.as_deref());
+        status.failures = failures.cloned().unwrap_or_default();
         Some(status)
     }
 
@@ -143,6 +148,7 @@ impl Engine {
             lacks_room: false,
             sandboxes: Vec::new(),
             last_failure,
+            failures: Vec::new(),
             decisions: Vec::new(),
         };
         if let Some(active) = &function.active {

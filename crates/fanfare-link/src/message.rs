@@ -138,6 +138,9 @@ impl Message for FromDataPlane {
                     + (hello.leases.len() + hello.condemned.len()) * RECORD
             }
             FromDataPlane::Report(list) => FIXED + list.len() * RECORD,
+            FromDataPlane::Failed(failures) => {
+                FIXED + text(&failures.detail) + text(&failures.request_id) + text(&failures.log_tail)
+            }
             FromDataPlane::Demand(_)
             | FromDataPlane::Released { .. }
             | FromDataPlane::Condemned { .. }

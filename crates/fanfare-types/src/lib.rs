@@ -20,7 +20,7 @@ pub use function::{
 pub use id::{DataPlaneId, Epoch, FunctionId, FunctionName, NodeId, RevisionId, SandboxId};
 pub use message::{
     Condemned, DataPlaneHello, FromDataPlane, FromNode, FunctionLoad, GoneCause, HeldLease, NodeHello,
-    SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
+    RequestFailures, SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
 };
 pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
 pub use resources::Resources;

@@ -38,6 +38,10 @@ pub const HEADERS_MAX: usize = 256;
 pub const LOG_TAIL_LINES: usize = 20;
 /// Bytes of a sandbox's log that travel with a failure.
 pub const LOG_TAIL_BYTES: usize = 4 * 1024;
+/// Bytes of the sentence that describes a failed request.
+pub const FAILURE_DETAIL_BYTES_MAX: usize = 512;
+/// Kinds of failed requests that a data plane tells the control plane of per report; the rest follow with the next ones.
+pub const FAILURES_PER_REPORT_MAX: usize = 256;
 /// Bytes of logs a node keeps for one function before the oldest are dropped.
 pub const LOG_BYTES_PER_FUNCTION: u64 = 8 << 20;
 /// Messages between two roles that may wait for the wire; beyond it the stream is cut and resynced.

@@ -134,6 +134,8 @@ pub enum FromDataPlane {
         /// Why.
         why: Condemned,
     },
+    /// Requests of this function failed here since the last such word: at most once for each reason and report interval.
+    Failed(RequestFailures),
     /// I am shutting down: grant me only what my waiting requests need, and let others own my functions. Said again on
     /// every new stream.
     Draining,
@@ -197,6 +199,23 @@ pub struct FunctionLoad {
     pub interval_s: f64,
     /// Smoothed execution time of the function, in seconds; `None` until one has been seen.
     pub execution_s: Option<f64>,
+}
+
+/// Requests of one function that failed on one data plane for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestFailures {
+    /// The function.
+    pub function: FunctionId,
+    /// Why, in a word.
+    pub reason: Reason,
+    /// How many since the last such word.
+    pub count: u32,
+    /// One of them in one sentence, within [`crate::limits::FAILURE_DETAIL_BYTES_MAX`].
+    pub detail: Arc<str>,
+    /// Its id.
+    pub request_id: Arc<str>,
+    /// What its handler or sandbox wrote last, within [`crate::limits::LOG_TAIL_BYTES`].
+    pub log_tail: Arc<str>,
 }
 
 /// Control plane to node daemon.

@@ -23,6 +23,16 @@ macro_rules! reasons {
             /// What to do next.
             #[must_use]
             pub const fn hint(self) -> &'static str { match self { $(Reason::$name => $hint,)* } }
+
+            /// The same for the function `name`: commands in it are ready to be copied.
+            #[must_use]
+            pub fn hint_for(self, name: &str) -> String {
+                match self {
+                    // `NAME` is part of a path there.
+                    Reason::RouteNotFound => self.hint().to_owned(),
+                    _ => self.hint().replace("NAME", name),
+                }
+            }
         }
     };
 }
@@ -53,37 +63,37 @@ reasons! {
     /// Larger than the limit.
     TooLarge = "too-large", 413, "send less; the limit is in the detail";
     /// The function's queue is full.
-    QueueFull = "queue-full", 429, "try again later, or raise the function's queue limit or maximum scale";
+    QueueFull = "queue-full", 429, "try again later, or let more wait with `fanfare update NAME --queue-limit N`, or raise its --max";
     /// The data plane has as many requests as it may hold.
     DataPlaneFull = "data-plane-full", 503, "try again later, or add a data plane";
     /// The request's time ran out while it waited for a slot.
-    QueueTimeout = "queue-timeout", 504, "raise the timeout, the maximum scale or the cluster's capacity";
+    QueueTimeout = "queue-timeout", 504, "`fanfare describe NAME` says what it waits for; raise its --max or --timeout with `fanfare update NAME`, or add a node";
     /// The request's time ran out while the function was working on it.
-    RequestTimeout = "request-timeout", 504, "raise the function's timeout, or make it faster";
+    RequestTimeout = "request-timeout", 504, "give it longer with `fanfare update NAME --timeout DURATION`, or make it faster";
     /// The handler raised an error.
     HandlerError = "handler-error", 502, "see the message; `fanfare logs NAME` has the rest";
     /// The sandbox ended while it worked on the request.
     SandboxExited = "sandbox-exited", 502, "see the detail; `fanfare logs NAME` has the rest";
     /// The sandbox was killed for using more memory than its limit.
-    OutOfMemory = "out-of-memory", 502, "raise the function's memory limit";
+    OutOfMemory = "out-of-memory", 502, "give it more with `fanfare update NAME --memory SIZE`";
     /// The sandbox closed the connection without an answer, though it lives.
-    ConnectionClosed = "connection-closed", 502, "the function closed its socket before it answered";
+    ConnectionClosed = "connection-closed", 502, "the function closed its socket before it answered; `fanfare logs NAME` has what it wrote";
     /// The sandbox's answer is not HTTP.
     BadResponse = "bad-response", 502, "the function's answer is not valid HTTP";
     /// The node that ran the sandbox was lost.
     NodeLost = "node-lost", 502, "try again; the request may have been executed";
     /// No sandbox of the function can be started.
-    StartFailed = "start-failed", 503, "see the detail and the log lines, then `fanfare update NAME`";
+    StartFailed = "start-failed", 503, "mend it and deploy it again; `fanfare logs NAME` has all that it wrote";
     /// The handler's file, its handler or its program is missing.
-    HandlerNotFound = "handler-not-found", 503, "check the file and the handler's name";
+    HandlerNotFound = "handler-not-found", 503, "check the file and the handler's name: `fanfare describe NAME` shows both";
     /// The interpreter that the function needs is not on the node.
     InterpreterMissing = "interpreter-missing", 503, "install it on every node; `fanfare doctor` lists what is missing";
     /// The function's dependencies could not be installed.
-    DependenciesFailed = "dependencies-failed", 503, "see the log lines";
+    DependenciesFailed = "dependencies-failed", 503, "see the log lines; `fanfare logs NAME` has the rest";
     /// The function did not become ready in time.
-    StartTimeout = "start-timeout", 503, "raise the start timeout, or make start-up faster";
+    StartTimeout = "start-timeout", 503, "give it longer with `fanfare update NAME --start-timeout DURATION`, or make start-up faster";
     /// No node has room for another sandbox, or there is no node.
-    NoCapacity = "no-capacity", 503, "add a node, free room, or lower the function's request";
+    NoCapacity = "no-capacity", 503, "add a node, free room, or reserve less with `fanfare update NAME --memory-request SIZE --cpu-request CPUS`";
     /// The data plane is shutting down.
     ShuttingDown = "shutting-down", 503, "try again: another data plane will answer";
     /// The data plane does not yet know the functions.

@@ -137,6 +137,15 @@ impl Printer {
     }
 }
 
+/// A count with its word: `1 sandbox`, `2 sandboxes`.
+pub(crate) fn counted(count: u64, word: &str) -> String {
+    match (count, word.ends_with('x')) {
+        (1, _) => format!("1 {word}"),
+        (_, true) => format!("{count} {word}es"),
+        (_, false) => format!("{count} {word}s"),
+    }
+}
+
 /// A duration for people.
 pub(crate) fn human_duration(seconds: f64) -> String {
     match seconds {

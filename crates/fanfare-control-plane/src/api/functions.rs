@@ -10,11 +10,11 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use fanfare_api::{
-    DecisionDocument, DeployOutcome, DeployResult, FailureDocument, FieldError, FunctionDocument,
-    FunctionListDocument, FunctionState, FunctionStatusDocument, FunctionSummaryDocument, PrepareResult,
-    Problem, SandboxCounts,
+    DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument, FailureDocument,
+    FieldError, FunctionDocument, FunctionListDocument, FunctionState, FunctionStatusDocument,
+    FunctionSummaryDocument, PrepareResult, Problem, SandboxCounts,
 };
-use fanfare_engine::FunctionStatus;
+use fanfare_engine::{Failed, FailureCount, FunctionStatus};
 use fanfare_types::{FunctionId, FunctionSpec, Reason, RevisionId, Timestamp};
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
@@ -262,6 +262,7 @@ fn describe(function: &Function, status: Option<&FunctionStatus>, now: Timestamp
         queued: status.map_or(0, |status| status.queued),
         execution_ms: None,
         decisions: status.map(|status| decisions(status, now)).unwrap_or_default(),
+        failures: status.map(|status| failures(status, now)).unwrap_or_default(),
         last_failure: failure.map(|last| FailureDocument {
             age_s: now.since(last.at).as_secs_f64(),
             reason: last.failure.kind.reason().code().to_owned(),
@@ -271,6 +272,25 @@ fn describe(function: &Function, status: Option<&FunctionStatus>, now: Timestamp
             log_tail: last.failure.log_tail.clone(),
         }),
     }
+}
+
+/// The latest first.
+fn failures(status: &FunctionStatus, now: Timestamp) -> Vec<FailureCountDocument> {
+    let document = |count: &FailureCount| FailureCountDocument {
+        failed: match count.failed {
+            Failed::Requests => FailedName::Requests,
+            Failed::Sandboxes => FailedName::Sandboxes,
+        },
+        reason: count.reason.code().to_owned(),
+        count: count.count,
+        age_s: now.since(count.at).as_secs_f64(),
+        detail: count.detail.to_string(),
+        request_id: count.request_id.to_string(),
+        log_tail: count.log_tail.to_string(),
+    };
+    let mut documents: Vec<_> = status.failures.iter().map(document).collect();
+    documents.sort_by(|a, b| a.age_s.total_cmp(&b.age_s));
+    documents
 }
 
 /// Newest first; each with the number before it.
@@ -309,5 +329,6 @@ fn counts(status: Option<&FunctionStatus>) -> SandboxCounts {
         ready: status.ready + status.ready_of_old_revisions,
         starting: status.starting,
         stopping: status.stopping,
+        old: status.ready_of_old_revisions,
     })
 }

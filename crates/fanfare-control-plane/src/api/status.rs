@@ -160,5 +160,6 @@ fn counts(view: &ClusterView, on_nodes: u32) -> SandboxCounts {
         ready,
         starting,
         stopping: on_nodes.saturating_sub(ready + starting),
+        old: 0,
     }
 }

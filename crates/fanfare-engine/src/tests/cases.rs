@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use fanfare_types::{ExitCause, Hpa, Kpa, Reason, RevisionId, Scaling, ScalingPolicy};
+use fanfare_types::{
+    ExitCause, FromDataPlane, Hpa, Kpa, Reason, RequestFailures, RevisionId, Scaling, ScalingPolicy,
+};
 
 use super::plane::FakePlane;
 use super::world::{D, E, F, G, N, World, spec};
-use crate::Event;
+use crate::{Event, Failed};
 
 fn fixed(sandboxes: u32) -> Scaling {
     Scaling { policy: ScalingPolicy::Fixed(sandboxes), ..Scaling::default() }
@@ -131,6 +133,46 @@ fn a_failed_start_answers_the_waiting_and_backs_off() {
     world.start_all();
     assert_eq!(world.ready(F), 1, "after the pause the next request brings the next attempt");
     assert!(world.engine.function_status(F).unwrap().last_failure.is_none());
+}
+
+#[test]
+fn failures_are_counted_by_reason_until_an_update() {
+    let mut world = World::small(10, 1, Scaling::default());
+    let failed = |reason, count, detail: &str| {
+        FromDataPlane::Failed(RequestFailures {
+            function: F,
+            reason,
+            count,
+            detail: detail.into(),
+            request_id: "r-1".into(),
+            log_tail: "".into(),
+        })
+    };
+    for message in [
+        failed(Reason::HandlerError, 2, "one"),
+        failed(Reason::RequestTimeout, 1, "late"),
+        failed(Reason::HandlerError, 3, "two"),
+    ] {
+        let received = world.now;
+        world.step(Event::FromDataPlane { data_plane: D, message, received });
+    }
+    world.arrive(D, F, 1);
+    world.start_all();
+    let sandbox = world.engine.function_status(F).unwrap().sandboxes[0].sandbox;
+    world.end_sandbox(N, sandbox, ExitCause::OutOfMemory);
+    world.settle();
+    let counts = |world: &World| -> Vec<_> {
+        let failures = world.engine.function_status(F).unwrap().failures;
+        failures.into_iter().map(|f| (f.failed, f.reason, f.count, f.detail.to_string())).collect()
+    };
+    let expected = [
+        (Failed::Requests, Reason::HandlerError, 5, "two"),
+        (Failed::Requests, Reason::RequestTimeout, 1, "late"),
+        (Failed::Sandboxes, Reason::OutOfMemory, 1, "a sandbox was killed: out of memory"),
+    ];
+    assert_eq!(counts(&world), expected.map(|(f, r, n, d)| (f, r, n, d.to_owned())));
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    assert_eq!(counts(&world), [], "they are of the revision before");
 }
 
 #[test]

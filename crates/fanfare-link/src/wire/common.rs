@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fanfare_types::{
-    CodeDigest, ExitCause, FunctionId, FunctionName, GoneCause, Resources, RevisionId, SandboxId, Stages,
-    StartFailure, StartFailureKind,
+    CodeDigest, ExitCause, FunctionId, FunctionName, GoneCause, Reason, Resources, RevisionId, SandboxId,
+    Stages, StartFailure, StartFailureKind,
 };
 
 use super::pack::{Packer, Unpacker};
@@ -29,6 +29,11 @@ pub(super) fn present<T>(what: &'static str, value: Option<T>) -> Result<T, Malf
 
 pub(super) fn name(text: &str) -> Result<FunctionName, Malformed> {
     FunctionName::new(text).map_err(|_| Malformed::Invalid("a function's name"))
+}
+
+pub(super) fn reason(code: &str) -> Result<Reason, Malformed> {
+    let known = Reason::ALL.iter().find(|reason| reason.code() == code);
+    known.copied().ok_or(Malformed::Invalid("a reason's code"))
 }
 
 pub(crate) fn digest(bytes: &[u8]) -> Result<CodeDigest, Malformed> {

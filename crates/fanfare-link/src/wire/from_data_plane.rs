@@ -1,10 +1,11 @@
 //! Data plane to control plane.
 
 use fanfare_types::{
-    Condemned, DataPlaneHello, Epoch, FromDataPlane, FunctionId, FunctionLoad, HeldLease, SandboxId,
+    Condemned, DataPlaneHello, Epoch, FromDataPlane, FunctionId, FunctionLoad, HeldLease, RequestFailures,
+    SandboxId,
 };
 
-use super::common::{present, shared};
+use super::common::{present, reason, shared};
 use super::pack::{Packer, Unpacker};
 use super::proto::data_plane_run::Run;
 use super::{Malformed, Messages, Wire, proto};
@@ -47,6 +48,7 @@ impl Wire for FromDataPlane {
                     Run::Condemned(packer.take())
                 }
                 FromDataPlane::Hello(hello) => Run::Hello(hello_to_wire(&hello)),
+                FromDataPlane::Failed(failures) => Run::Failed(failures_to_wire(&failures)),
                 FromDataPlane::Draining => Run::Draining(proto::Unit {}),
                 FromDataPlane::Heartbeat => Run::Heartbeat(proto::Unit {}),
             };
@@ -78,6 +80,9 @@ impl Wire for FromDataPlane {
                     Ok(FromDataPlane::Condemned { sandbox, why: condemned_from(record.u8()?)? })
                 })?,
                 Run::Hello(hello) => messages.push(FromDataPlane::Hello(hello_from_wire(hello)?))?,
+                Run::Failed(failures) => {
+                    messages.push(FromDataPlane::Failed(failures_from_wire(failures)?))?;
+                }
                 Run::Draining(proto::Unit {}) => messages.push(FromDataPlane::Draining)?,
                 Run::Heartbeat(proto::Unit {}) => messages.push(FromDataPlane::Heartbeat)?,
             }
@@ -114,6 +119,28 @@ fn unpack_load(record: &mut Unpacker<'_>) -> Result<FunctionLoad, Malformed> {
             true => Some(record.amount("an execution time")?),
             false => None,
         },
+    })
+}
+
+fn failures_to_wire(failures: &RequestFailures) -> proto::RequestFailures {
+    proto::RequestFailures {
+        function: failures.function.0,
+        reason: failures.reason.code().to_owned(),
+        count: failures.count,
+        detail: failures.detail.to_string(),
+        request_id: failures.request_id.to_string(),
+        log_tail: failures.log_tail.to_string(),
+    }
+}
+
+fn failures_from_wire(failures: proto::RequestFailures) -> Result<RequestFailures, Malformed> {
+    Ok(RequestFailures {
+        function: FunctionId(failures.function),
+        reason: reason(&failures.reason)?,
+        count: failures.count,
+        detail: shared("a failure's detail", failures.detail)?,
+        request_id: shared("a request's id", failures.request_id)?,
+        log_tail: shared("a log's tail", failures.log_tail)?,
     })
 }
 

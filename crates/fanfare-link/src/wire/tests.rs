@@ -274,6 +274,17 @@ fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
             leases,
             condemned,
         });
+    let reason = prop::sample::select(Reason::ALL);
+    let failed = (any::<u32>().prop_map(FunctionId), reason, any::<u32>(), text(), text(), text()).prop_map(
+        |(function, reason, count, detail, request_id, log_tail)| RequestFailures {
+            function,
+            reason,
+            count,
+            detail,
+            request_id,
+            log_tail,
+        },
+    );
     let why = prop_oneof![Just(Condemned::Timeout), Just(Condemned::Abandoned), Just(Condemned::Broken)];
     prop_oneof![
         hello.prop_map(FromDataPlane::Hello),
@@ -282,6 +293,7 @@ fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
         (sandbox(), any::<u32>(), any::<bool>())
             .prop_map(|(sandbox, slots, retired)| FromDataPlane::Released { sandbox, slots, retired }),
         (sandbox(), why).prop_map(|(sandbox, why)| FromDataPlane::Condemned { sandbox, why }),
+        failed.prop_map(FromDataPlane::Failed),
         Just(FromDataPlane::Draining),
         Just(FromDataPlane::Heartbeat),
     ]

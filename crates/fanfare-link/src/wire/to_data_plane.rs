@@ -4,11 +4,9 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fanfare_types::{
-    Balance, DataPlaneId, Epoch, FunctionId, FunctionRoute, NodeId, Reason, SandboxId, ToDataPlane,
-};
+use fanfare_types::{Balance, DataPlaneId, Epoch, FunctionId, FunctionRoute, NodeId, SandboxId, ToDataPlane};
 
-use super::common::{name, pack_gone, pack_stages, present, shared, unpack_gone, unpack_stages};
+use super::common::{name, pack_gone, pack_stages, present, reason, shared, unpack_gone, unpack_stages};
 use super::pack::{Packer, Unpacker};
 use super::proto::to_data_plane_run::Run;
 use super::{Malformed, Messages, Wire, proto};
@@ -239,9 +237,4 @@ fn balance_from(balance: u8) -> Result<Balance, Malformed> {
         5 => Ok(Balance::Hermod),
         _ => Err(Malformed::Value { what: "a balance policy", value: balance.into() }),
     }
-}
-
-fn reason(code: &str) -> Result<Reason, Malformed> {
-    let known = Reason::ALL.iter().find(|reason| reason.code() == code);
-    known.copied().ok_or(Malformed::Invalid("a reason's code"))
 }

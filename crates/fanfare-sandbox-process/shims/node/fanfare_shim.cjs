@@ -329,7 +329,7 @@ function hasContentType(fields) {
 
 /** A problem document (RFC 9457) in the platform's own words. */
 function problem(status, reason, title, detail, requestId, more = {}) {
-  const body = { reason, title, status, detail, request_id: requestId, ...more };
+  const body = { type: `urn:fanfare:reason:${reason}`, title, status, detail, reason, ...more, request_id: requestId };
   const fields = [['content-type', 'application/problem+json'], ['x-fanfare-reason', reason]];
   return { status, fields, body: jsonBytes(body) };
 }
@@ -338,7 +338,9 @@ function handlerError(error, requestId) {
   const trace = traceOf(error);
   process.stderr.write(`${trace}\n`);
   const stack = trace.split('\n').slice(0, STACK_LINES_MAX).map((line) => line.slice(0, STACK_LINE_CHARS_MAX));
-  const more = { error_type: typeOf(error), stack };
+  const name = process.env.FANFARE_FUNCTION_NAME || 'NAME';
+  const hint = `see the message; \`fanfare logs ${name}\` has the rest`;
+  const more = { hint, error_type: typeOf(error), stack };
   return problem(502, 'handler-error', 'The handler raised an error', describe(error).slice(0, 1000), requestId, more);
 }
 

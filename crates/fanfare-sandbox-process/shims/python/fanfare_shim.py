@@ -319,10 +319,17 @@ def format_trace(error):
     return "".join(traceback.format_exception(type(error), error, tb))
 
 
-class HttpInfo:
-    """`context.http`: the request as it came."""
+class HttpInfo(dict):
+    """`context.http`: the request as it came. A dictionary, so that it can be answered or logged as JSON; what JSON
+    cannot hold (the body's bytes, and the fields as they were sent) are attributes only."""
 
-    __slots__ = ("method", "path", "query", "headers", "raw_headers", "body", "is_base64")
+    __slots__ = ("raw_headers", "body")
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 class Context:
@@ -378,7 +385,7 @@ def make_event(http):
     except UnicodeDecodeError:
         import binascii
 
-        http.is_base64 = True
+        http["is_base64"] = True
         return binascii.b2a_base64(http.body, newline=False).decode("ascii")
     import json
 
@@ -489,7 +496,9 @@ def header(name, value):
 
 def problem(status, reason, title, detail, request_id, **more):
     """A problem document (RFC 9457) in the platform's own words."""
-    body = {"reason": reason, "title": title, "status": status, "detail": detail, "request_id": request_id, **more}
+    kind = "urn:fanfare:reason:" + reason
+    body = {"type": kind, "title": title, "status": status, "detail": detail, "reason": reason, **more}
+    body["request_id"] = request_id
     answer = Answer(status, "application/problem+json", to_json(body).encode("utf-8", "backslashreplace"))
     answer.fields.append((b"x-fanfare-reason", reason.encode("ascii")))
     return answer
@@ -505,7 +514,8 @@ def handler_error(error, request_id):
         detail = name
     stack = [line[:STACK_LINE_CHARS_MAX] for line in trace.splitlines()[-STACK_LINES_MAX:]]
     title = "The handler raised an error"
-    return problem(502, "handler-error", title, detail[:1000], request_id, error_type=name, stack=stack)
+    hint = "see the message; `fanfare logs %s` has the rest" % (os.environ.get("FANFARE_FUNCTION_NAME") or "NAME")
+    return problem(502, "handler-error", title, detail[:1000], request_id, hint=hint, error_type=name, stack=stack)
 
 
 def piece_bytes(piece):
@@ -754,17 +764,17 @@ class Server:
 
     def call(self, request, body):
         context = Context(self, request.request_id, request.deadline)
-        context.http = http = HttpInfo()
-        http.method, http.body, http.is_base64 = request.method, body, False
         target = request.target
         if target[:1] != "/" and "://" in target:
             target = "/" + target.split("://", 1)[1].partition("/")[2]
-        http.path, _, http.query = target.partition("?")
-        http.raw_headers, http.headers = request.fields, {}
+        path, _, query = target.partition("?")
+        headers = {}
         for name, value in request.fields:
-            if name in http.headers:
-                value = http.headers[name] + ("; " if name == "cookie" else ", ") + value
-            http.headers[name] = value
+            if name in headers:
+                value = headers[name] + ("; " if name == "cookie" else ", ") + value
+            headers[name] = value
+        context.http = http = HttpInfo(method=request.method, path=path, query=query, headers=headers, is_base64=False)
+        http.body, http.raw_headers = body, request.fields
         try:
             value = self.handler(make_event(http), context)
             if hasattr(value, "__await__"):

@@ -148,8 +148,9 @@ class Contract:
             self.assertEqual(answer.header("content-type"), "application/problem+json")
             problem = answer.json()
             self.assertEqual(
-                {k: v for k, v in problem.items() if k != "stack"},
+                {k: v for k, v in problem.items() if k not in ("stack", "hint")},
                 {
+                    "type": "urn:fanfare:reason:handler-error",
                     "reason": "handler-error",
                     "title": "The handler raised an error",
                     "status": 502,
@@ -158,6 +159,7 @@ class Contract:
                     "request_id": "r-9",
                 },
             )
+            self.assertRegex(problem["hint"], "`fanfare logs .+` has the rest")
             self.assertTrue(any("the value is wrong" in line for line in problem["stack"]))
             self.assertTrue(any(self.file in line for line in problem["stack"]))
             self.assertFalse(any("fanfare_shim" in line for line in problem["stack"]), problem["stack"])
@@ -222,6 +224,11 @@ class Contract:
 
 class PythonContract(Contract, unittest.TestCase):
     language, file, error_type = "python", "contract.py", "ValueError"
+
+    def test_http_is_json(self):
+        http = self.sandbox().ask("POST", "/a?b=c", [("x-one", "1")], b'{"do": "http"}').json()
+        self.assertEqual((http["method"], http["path"], http["query"]), ("POST", "/a", "b=c"))
+        self.assertEqual((http["headers"]["x-one"], http["is_base64"]), ("1", False))
 
     def test_one_event_loop_for_all_requests(self):
         sandbox = self.sandbox("async_handler")

@@ -1,12 +1,14 @@
 //! `fanfare describe`.
 
-use fanfare_api::{FunctionDocument, FunctionStatusDocument, HandlerDocument, Quantity, ScalingDocument};
+use fanfare_api::{
+    FailedName, FunctionDocument, FunctionStatusDocument, HandlerDocument, Quantity, ScalingDocument,
+};
 
 use crate::args::DescribeArgs;
 use crate::commands::list::state_word;
 use crate::commands::{Context, data_plane_url, function_url};
 use crate::exit::{Exit, Failure};
-use crate::printer::{Output, Printer, human_bytes, human_duration};
+use crate::printer::{Output, Printer, counted, human_bytes, human_duration};
 
 pub(crate) async fn run(context: &Context, args: &DescribeArgs) -> Result<Exit, Failure> {
     let printer = &context.printer;
@@ -63,6 +65,32 @@ fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Resul
         printer.out(format_args!("\nlast failure, {ago} ago{node}, revision {}", failure.revision))?;
         printer.out(format_args!("  {}: {}", failure.reason, failure.detail))?;
         failure.log_tail.lines().try_for_each(|line| printer.out(format_args!("    | {line}")))?;
+    }
+    failures(printer, status)
+}
+
+/// Failed requests and sandboxes by reason, each with the last one's words.
+fn failures(printer: &Printer, status: &FunctionStatusDocument) -> Result<(), Failure> {
+    if status.failures.is_empty() {
+        return Ok(());
+    }
+    let since = format!("since revision {} was registered, or the control plane began", status.revision);
+    printer.out(format_args!("\nfailures {since}"))?;
+    for failure in &status.failures {
+        let what = match failure.failed {
+            FailedName::Requests => counted(failure.count, "request"),
+            FailedName::Sandboxes => counted(failure.count, "sandbox"),
+        };
+        let ago = human_duration(failure.age_s);
+        let request = match failure.request_id.as_str() {
+            "" => String::new(),
+            id => format!("  request {id}"),
+        };
+        printer.out(format_args!("  {:<16} {what:<14} last {ago} ago{request}", failure.reason))?;
+        if !failure.detail.is_empty() {
+            printer.out(format_args!("    {}", failure.detail))?;
+        }
+        failure.log_tail.lines().try_for_each(|line| printer.out(format_args!("      | {line}")))?;
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use axum::routing::{any, get, post, put};
 use axum::{Json, Router};
 use fanfare_api::{
     BlobDocument, ClusterStatusDocument, DataPlaneDocument, DecisionDocument, DeployOutcome, DeployResult,
-    FailureDocument, FunctionDocument, FunctionListDocument, FunctionState, FunctionStatusDocument,
-    FunctionSummaryDocument, LeaderDocument, LogLineDocument, LogStreamName, NodeDocument, PrepareResult,
-    Problem, ResourcesDocument, SandboxCounts,
+    FailedName, FailureCountDocument, FailureDocument, FunctionDocument, FunctionListDocument, FunctionState,
+    FunctionStatusDocument, FunctionSummaryDocument, LeaderDocument, LogLineDocument, LogStreamName,
+    NodeDocument, PrepareResult, Problem, ResourcesDocument, SandboxCounts,
 };
 use fanfare_types::{FunctionSpec, Reason};
 
@@ -30,6 +30,8 @@ pub(crate) struct Held {
     pub(crate) broken: BTreeMap<String, Problem>,
     /// Code (by what it contains) that does not start.
     pub(crate) broken_code: Option<&'static [u8]>,
+    /// Ready sandboxes of earlier revisions, of every function.
+    pub(crate) old_ready: u32,
 }
 
 pub(crate) struct Double {
@@ -153,7 +155,7 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
         id: "f1".into(),
         revision: *revision,
         state: if failed { FunctionState::Failed } else { FunctionState::Ready },
-        sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0 },
+        sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0, old: held.old_ready },
         in_flight: 3,
         queued: 4,
         execution_ms: Some(12.5),
@@ -166,6 +168,26 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
             node: Some("node-1".into()),
             log_tail: "Traceback\nboom".into(),
         }),
+        failures: vec![
+            FailureCountDocument {
+                failed: FailedName::Requests,
+                reason: "handler-error".into(),
+                count: 12,
+                age_s: 3.0,
+                detail: "ZeroDivisionError: division by zero".into(),
+                request_id: "r-7".into(),
+                log_tail: "Traceback\n  line 2".into(),
+            },
+            FailureCountDocument {
+                failed: FailedName::Sandboxes,
+                reason: "out-of-memory".into(),
+                count: 1,
+                age_s: 60.0,
+                detail: "a sandbox was killed: out of memory".into(),
+                request_id: String::new(),
+                log_tail: String::new(),
+            },
+        ],
     })
     .into_response()
 }
@@ -252,7 +274,7 @@ async fn status(State((address, held)): Shared) -> Json<ClusterStatusDocument> {
         leader: LeaderDocument { name: "cp-1".into(), epoch: 3, here: true },
         placement: "round-robin".into(),
         functions: held.lock().unwrap().functions.len() as u64,
-        sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0 },
+        sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0, old: 0 },
         nodes: vec![NodeDocument {
             id: "n1".into(),
             name: "node-1".into(),

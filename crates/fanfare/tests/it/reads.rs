@@ -50,6 +50,10 @@ async fn describes() {
         "last failure, 90.0 s ago on node-1, revision 1",
         "start-failed: the module raised an error",
         "    | boom",
+        "failures since revision 1 was registered, or the control plane began\n",
+        "  handler-error    12 requests    last 3.0 s ago  request r-7\n",
+        "    ZeroDivisionError: division by zero\n      | Traceback\n      |   line 2\n",
+        "  out-of-memory    1 sandbox      last 60.0 s ago\n",
     ] {
         assert!(run.stdout.contains(part), "{part:?} in\n{}", run.stdout);
     }

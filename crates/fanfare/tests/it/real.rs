@@ -188,7 +188,32 @@ async fn failures_say_what_and_why() {
     assert_eq!(up.run(&["deploy", "slow.py", "--timeout", "200ms"]).await.code, 0);
     let run = up.run(&["invoke", "slow"]).await;
     assert!(run.code == 5 && run.stderr.contains("reason: request-timeout"), "{run:?}");
+    assert!(run.stderr.contains("`fanfare update slow --timeout DURATION`"), "{run:?}");
+    described(&up, "slow", &["request-timeout  1 request ", "did not answer within its 0.2 s"]).await;
+    described(
+        &up,
+        "raises",
+        &["handler-error    1 request ", "ZeroDivisionError: division by zero", "in handler"],
+    )
+    .await;
+    up.write("eats.py", "def handler(event, context):\n    return len(bytearray(1 << 30))\n");
+    assert_eq!(up.run(&["deploy", "eats.py", "--memory", "64MiB"]).await.code, 0);
+    let run = up.run(&["invoke", "eats"]).await;
+    assert!(run.code == 1 && run.stderr.contains("fanfare update eats --memory SIZE"), "{run:?}");
+    described(&up, "eats", &["out-of-memory    1 request ", "out-of-memory    1 sandbox "]).await;
     up.end().await;
+}
+
+/// Until `describe` says all of it: failures are told a moment after their callers were.
+async fn described(up: &Up, name: &str, parts: &[&str]) {
+    let begin = Instant::now();
+    loop {
+        let run = up.run(&["describe", name]).await;
+        if parts.iter().all(|part| run.stdout.contains(part)) {
+            return;
+        }
+        assert!(begin.elapsed() < READY, "{parts:?} in\n{}", run.stdout);
+    }
 }
 
 /// A call that is in its handler: the handler has said so in the log.

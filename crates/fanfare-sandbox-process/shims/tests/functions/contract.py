@@ -42,6 +42,10 @@ def do_return(event, context):
     return event.get("value")
 
 
+def do_http(event, context):
+    return context.http
+
+
 def do_bytes(event, context):
     return bytes(event["value"])
 
