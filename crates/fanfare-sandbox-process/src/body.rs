@@ -33,8 +33,6 @@ pub(crate) enum Body {
 #[derive(Debug)]
 pub(crate) struct Forked {
     zygote: Arc<Zygote>,
-    /// Where its temporary directory is mounted, in the launcher's view.
-    tmp: String,
     child: Option<Child>,
 }
 
@@ -49,8 +47,8 @@ struct Child {
 
 impl Forked {
     /// One that is about to be made.
-    pub(crate) fn new(zygote: Arc<Zygote>, tmp: String) -> Self {
-        Forked { zygote, tmp, child: None }
+    pub(crate) fn new(zygote: Arc<Zygote>) -> Self {
+        Forked { zygote, child: None }
     }
 
     /// It exists. `status` gets its wait status from the zygote.
@@ -155,16 +153,12 @@ impl Body {
         self.kill(cgroup);
         match self {
             Body::Own(process) => process.end(outputs).await,
-            Body::Forked(Forked { zygote, tmp, child }) => {
+            Body::Forked(Forked { child, .. }) => {
                 if let Some(mut child) = child {
                     child.status = None;
                     child.event().await;
                 }
                 outputs.drain().await;
-                // Fails when the launcher has ended, and its mounts with it, or when nothing was mounted yet.
-                if let Err(error) = zygote.link().unmount_tmp(tmp).await {
-                    tracing::debug!(%error, "a temporary directory was not unmounted");
-                }
             }
         }
     }

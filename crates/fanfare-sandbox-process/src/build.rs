@@ -17,7 +17,7 @@ use crate::cgroup::Limits;
 use crate::egress::{self, Policy};
 use crate::journal::Kind;
 use crate::launch::base_spec;
-use crate::launcher::protocol::{Bind, Tmp};
+use crate::launcher::protocol::Bind;
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
 use crate::revision::{failure, node_failure, text};
@@ -101,7 +101,7 @@ impl Build {
         let mut spec = base_spec(name, self.uid);
         spec.argv = std::mem::take(&mut self.argv);
         spec.env = std::mem::take(&mut self.env);
-        spec.tmp = Tmp::Own { bytes: TMP_BYTES };
+        spec.tmp_bytes = TMP_BYTES;
         spec.binds = std::mem::take(&mut self.binds);
         spec.binds.push(Bind { from: text(&self.out)?, to: OUT_DIR.to_owned(), writable: true });
         let link = shared.links.get().map_err(|e| node_failure("launcher", e))?;

@@ -50,8 +50,11 @@ impl ShimFailure {
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
-enum Go {
-    Go {},
+enum Go<'a> {
+    Go {
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        mounts: &'a [&'a str],
+    },
 }
 
 /// The runtime's end.
@@ -68,10 +71,11 @@ impl Gate {
         Ok((Gate { socket: sys::async_fd(ours, Interest::READABLE)? }, theirs))
     }
 
-    /// Lets the sandbox load user code, after it has joined the cgroups of these files. May be sent before it asks.
-    pub(crate) fn go(&self, join: &[OwnedFd]) -> io::Result<()> {
-        let message = serde_json::to_vec(&Go::Go {})?;
-        let fds: Vec<_> = join.iter().map(AsFd::as_fd).collect();
+    /// Lets the sandbox load user code, after it has joined the cgroups of these files and, in namespaces of its own,
+    /// mounted these file systems on these directories. May be sent before it asks.
+    pub(crate) fn go(&self, join: &[OwnedFd], mounts: &[OwnedFd], on: &[&str]) -> io::Result<()> {
+        let message = serde_json::to_vec(&Go::Go { mounts: on })?;
+        let fds: Vec<_> = join.iter().chain(mounts).map(AsFd::as_fd).collect();
         fdmsg::send(self.socket.get_ref(), &message, &fds, SendFlags::DONTWAIT)
     }
 
@@ -93,7 +97,7 @@ mod tests {
     #[tokio::test]
     async fn words_carry_the_senders_pid() {
         let (gate, theirs) = Gate::new().unwrap();
-        gate.go(&[]).unwrap();
+        gate.go(&[], &[], &[]).unwrap();
         let mut buffer = [0; 64];
         let packet = fdmsg::receive(&theirs, &mut buffer, RecvFlags::empty()).unwrap();
         assert_eq!(&buffer[..packet.len], br#"{"type":"go"}"#);

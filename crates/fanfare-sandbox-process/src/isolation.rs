@@ -6,6 +6,9 @@ use crate::cgroup::{CgroupVersion, Cgroups};
 use crate::fdmsg;
 use crate::launcher::protocol::Powers;
 
+/// The version of Landlock that confines signals and abstract sockets.
+const LANDLOCK_SCOPES: i32 = 6;
+
 /// One promise of isolation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mechanism {
@@ -53,6 +56,17 @@ impl Isolation {
                     detail: "this kernel cannot refuse those sent to the daemon (Linux 6.16 can); instead sandboxes \
                              may not make sockets linger"
                         .to_owned(),
+                },
+            },
+            match powers.landlock {
+                LANDLOCK_SCOPES.. => on("siblings", "Python sandboxes of one revision cannot see or signal each other"),
+                version => Mechanism {
+                    name: "siblings",
+                    enforced: false,
+                    detail: format!(
+                        "Python sandboxes of one revision can {} each other (Linux 6.12 could keep them from it)",
+                        if version > 0 { "signal" } else { "signal and inspect" }
+                    ),
                 },
             },
             match root {

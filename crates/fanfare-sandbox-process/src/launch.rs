@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 use crate::body::{Body, Forked};
 use crate::cgroup::Cgroup;
 use crate::gate::{Gate, GateWord};
-use crate::launcher::protocol::{CgroupJoin, SpawnSpec, Step, Tmp, TmpMount, Watch};
+use crate::launcher::protocol::{CgroupJoin, SpawnSpec, Step, Watch};
 use crate::notify::{self, Expect, Reached};
 use crate::process::{Event, Process};
 use crate::procfs;
 use crate::revision::{
     GATE_FD, LISTENER_FD, Language, PORT, Prepared, Revision, Serving, failure, node_failure,
 };
-use crate::root::FUNCTION_DIR;
+use crate::root::{FUNCTION_DIR, PRIVATE_DIRS, SHM_BYTES};
 use crate::shared::Shared;
 use crate::zygote::{Template, Zygote};
 
@@ -84,7 +84,8 @@ pub(crate) fn base_spec(name: &str, uid: Option<u32>) -> SpawnSpec {
         fds: Vec::new(),
         cgroup: CgroupJoin::None,
         binds: Vec::new(),
-        tmp: Tmp::Own { bytes: 0 },
+        tmp_bytes: 0,
+        template: false,
         watch: Watch::Nothing,
         nofile: NOFILE,
         oom_score_adj: OOM_SCORE_ADJ,
@@ -109,7 +110,7 @@ async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, St
     spec.argv = prepared.argv.clone();
     spec.env = prepared.env(Some(name));
     spec.binds = prepared.binds.clone();
-    spec.tmp = Tmp::Own { bytes: revision.spec.sizing.tmp_limit_bytes };
+    spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;
     let mut cloned = Cloned { what: "program", ..Cloned::default() };
     let mut fds: Vec<OwnedFd> = Vec::new();
     if let Some(listener) = listener {
@@ -135,7 +136,7 @@ async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, St
                 spec.argv.push("serve".into());
             }
             let (gate, theirs) = Gate::new().map_err(io("gate"))?;
-            gate.go(&[]).map_err(io("gate"))?;
+            gate.go(&[], &[], &[]).map_err(io("gate"))?;
             spec.fds.push(GATE_FD);
             fds.push(theirs);
             cloned.gate = Some(gate);
@@ -154,22 +155,20 @@ async fn fork(
     zygote: &Arc<Zygote>,
     slot: &mut Option<Body>,
 ) -> Result<Cloned, StartFailure> {
-    let Launch { name, revision, cgroup, listener, outputs, .. } = launch;
+    let Launch { shared, name, revision, cgroup, listener, outputs, .. } = launch;
     let io = |what: &'static str| move |e: std::io::Error| node_failure(what, e);
     let listener = listener.ok_or_else(|| node_failure("fork", "no listener"))?;
-    let tmp = zygote.tmp_path(name);
-    let link = zygote.link();
-    *slot = Some(Body::Forked(Forked::new(zygote.clone(), tmp.clone())));
-    let mount =
-        TmpMount { path: tmp, bytes: revision.spec.sizing.tmp_limit_bytes, uid: revision.uid, shared: false };
+    *slot = Some(Body::Forked(Forked::new(zygote.clone())));
+    let link = shared.links.get().map_err(io("launcher"))?;
+    let sizes = vec![revision.spec.sizing.tmp_limit_bytes, SHM_BYTES];
     let (gate, theirs) = Gate::new().map_err(io("gate"))?;
     let join = cgroup.joining_files().map_err(io("cgroup"))?;
     let fds = vec![listener.into(), outputs.0, outputs.1, theirs];
     let begun = Instant::now();
     // While the zygote forks; the child loads nothing before it is let through.
     let let_through = async {
-        link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
-        gate.go(&join).map_err(io("gate"))
+        let mounts = link.make_tmp(sizes, revision.uid).await.map_err(io("temporary directory"))?;
+        gate.go(&join, &mounts, &PRIVATE_DIRS).map_err(io("gate"))
     };
     let born = async {
         let status = zygote.fork(name, revision.spec.sizing.handler_processes, fds).await?;

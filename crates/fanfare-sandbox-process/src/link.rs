@@ -17,9 +17,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::fdmsg;
-use crate::launcher::protocol::{
-    self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, SpawnSpec, TmpMount,
-};
+use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, SpawnSpec};
 use crate::options::LauncherCommand;
 use crate::sys;
 
@@ -172,19 +170,12 @@ impl Link {
         }
     }
 
-    /// Mounts a temporary directory.
-    pub(crate) async fn mount_tmp(&self, mount: TmpMount) -> io::Result<()> {
-        self.plain(|seq| Request::MountTmp { seq, mount }).await
-    }
-
-    /// Unmounts it.
-    pub(crate) async fn unmount_tmp(&self, path: String) -> io::Result<()> {
-        self.plain(|seq| Request::UnmountTmp { seq, path }).await
-    }
-
-    async fn plain(&self, request: impl FnOnce(u64) -> Request) -> io::Result<()> {
-        match self.call(request, Vec::new()).await? {
-            (Reply::Done { .. }, _) => Ok(()),
+    /// Makes file systems in memory of these sizes, which are mounted nowhere.
+    pub(crate) async fn make_tmp(&self, bytes: Vec<u64>, uid: Option<u32>) -> io::Result<Vec<OwnedFd>> {
+        let count = bytes.len();
+        match self.call(|seq| Request::MakeTmp { seq, bytes, uid }, Vec::new()).await? {
+            (Reply::Made { .. }, fds) if fds.len() == count => Ok(fds),
+            (Reply::Made { .. }, _) => Err(io::Error::other("the launcher sent too few descriptors")),
             (reply, _) => Err(refusal(reply)),
         }
     }
@@ -227,7 +218,7 @@ impl Link {
                 }
             };
             let seq = match &reply {
-                Reply::Spawned { seq, .. } | Reply::Done { seq } | Reply::Failed { seq, .. } => *seq,
+                Reply::Spawned { seq, .. } | Reply::Made { seq } | Reply::Failed { seq, .. } => *seq,
                 Reply::Ready(_) | Reply::Unable { .. } => continue,
             };
             // Whoever gave up waiting dropped what would have kept the sandbox alive.

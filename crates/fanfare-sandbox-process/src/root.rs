@@ -7,13 +7,15 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, makedev, mknodat};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
 
-use crate::launcher::protocol::{Bind, Powers, Tmp};
+use crate::launcher::protocol::{Bind, Powers};
+use crate::sys;
 
 /// Where a sandbox finds its code.
 pub(crate) const FUNCTION_DIR: &str = "/function";
@@ -27,6 +29,9 @@ pub(crate) const OUT_DIR: &str = "/out";
 /// Where a build finds a local directory of packages.
 pub(crate) const WHEELS_DIR: &str = "/wheels";
 
+/// Directories in memory that each sandbox has for itself.
+pub(crate) const PRIVATE_DIRS: [&str; 2] = ["/tmp", "/dev/shm"];
+
 /// Device nodes: name and minor number; the major number of all is 1.
 const DEVICES: [(&str, u32); 5] = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
 /// Largest file of the host's `/etc` that is copied.
@@ -37,6 +42,8 @@ const ETC_FILES_MAX: usize = 64;
 const TEMPLATE_OPTIONS: &str = "mode=0755,size=16m,nr_inodes=1024";
 /// Size of `/dev/shm`; its pages count against the sandbox's memory.
 pub(crate) const SHM_BYTES: u64 = 16 << 20;
+/// The kernel takes a size of 0 for "no limit".
+const TMP_BYTES_MIN: u64 = 4096;
 /// Files in a sandbox's `/tmp`. An inode takes about a kilobyte of kernel memory.
 const TMP_INODES: u64 = 32_768;
 
@@ -76,7 +83,7 @@ pub(crate) fn build(root: &Path) -> io::Result<Powers> {
     let certificates = etc(root)?;
     let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID;
     at("make read-only", root, rustix::mount::mount_remount(root, flags, c""))?;
-    Ok(Powers { devices_bound, certificates })
+    Ok(Powers { devices_bound, certificates, landlock: sys::landlock_version() })
 }
 
 fn c_string(text: &str) -> io::Result<std::ffi::CString> {
@@ -198,11 +205,26 @@ pub(crate) fn bind(from: &Path, to: &Path, writable: bool) -> io::Result<()> {
     }
 }
 
+/// Makes a file system in memory that is mounted nowhere yet.
+pub(crate) fn make_tmp(bytes: u64, uid: Option<u32>) -> rustix::io::Result<OwnedFd> {
+    let making = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(making.as_fd(), key, value);
+    set("mode", "0700")?;
+    set("size", &bytes.max(TMP_BYTES_MIN).to_string())?;
+    set("nr_inodes", &TMP_INODES.to_string())?;
+    if let Some(id) = uid.map(|id| id.to_string()) {
+        set("uid", &id)?;
+        set("gid", &id)?;
+    }
+    rustix::mount::fsconfig_create(making.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    rustix::mount::fsmount(making.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
 /// Mounts a file system in memory.
-pub(crate) fn mount_tmp(path: &Path, bytes: u64, uid: Option<u32>) -> rustix::io::Result<()> {
+fn mount_tmp(path: &Path, bytes: u64, uid: Option<u32>) -> rustix::io::Result<()> {
     let owner = uid.map(|id| format!(",uid={id},gid={id}")).unwrap_or_default();
-    // The kernel takes `size=0` for "no limit".
-    let bytes = bytes.max(4096);
+    let bytes = bytes.max(TMP_BYTES_MIN);
     let options = c_string(&format!("mode=0700,size={bytes},nr_inodes={TMP_INODES}{owner}"))
         .map_err(|_| rustix::io::Errno::INVAL)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -234,17 +256,9 @@ impl<'a> Layout<'a> {
     }
 
     /// Gives it `/tmp` and `/dev/shm`.
-    pub(crate) fn tmp(&self, tmp: &Tmp, uid: Option<u32>) -> rustix::io::Result<()> {
-        let inside = self.inside("/tmp");
-        match tmp {
-            Tmp::Own { bytes } => mount_tmp(&inside, *bytes, uid)?,
-            Tmp::Shared { path } => {
-                rustix::mount::mount_bind(path.as_str(), &inside)?;
-                // Mounts that the launcher makes below it appear here, never the other way round.
-                rustix::mount::mount_change(&inside, MountPropagationFlags::DOWNSTREAM)?;
-            }
-        }
-        mount_tmp(&self.inside("/dev/shm"), SHM_BYTES, uid)
+    pub(crate) fn tmp(&self, bytes: u64, uid: Option<u32>) -> rustix::io::Result<()> {
+        let mount = |dir: &str, bytes| mount_tmp(&self.inside(dir), bytes, uid);
+        PRIVATE_DIRS.into_iter().zip([bytes, SHM_BYTES]).try_for_each(|(dir, bytes)| mount(dir, bytes))
     }
 
     /// Gives it `/proc`, in which users see only processes of their own.
@@ -258,10 +272,6 @@ impl<'a> Layout<'a> {
         rustix::process::chdir(self.root)?;
         // Both at the same place: the old root ends up mounted over the new one, and is then detached.
         rustix::process::pivot_root(".", ".")?;
-        // Directories that the launcher shares with templates are among it, and to unmount a shared one here would
-        // unmount it everywhere.
-        let alone = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-        rustix::mount::mount_change(".", alone)?;
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")
     }

@@ -57,7 +57,7 @@ impl ProcessRuntime {
         let prepared = tokio::task::spawn_blocking(move || {
             warn_of_a_disk(&swept);
             recover::sweep(&swept);
-            for dir in ["s", "t", "root", "journal"] {
+            for dir in ["s", "root", "journal"] {
                 std::fs::create_dir_all(swept.join(dir))?;
             }
             Ok::<_, io::Error>((Shims::install(&data_dir)?, Cgroups::detect(&recover::instance(&swept))))

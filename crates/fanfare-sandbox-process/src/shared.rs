@@ -227,11 +227,6 @@ impl Shared {
     pub(crate) fn broker_path(&self) -> PathBuf {
         self.options.run_dir.join("broker")
     }
-
-    /// The directory on which a template's temporary file system is mounted (in the launcher's view).
-    pub(crate) fn tmp_path(&self, owner: &str) -> PathBuf {
-        self.options.run_dir.join("t").join(owner)
-    }
 }
 
 /// See [`Shared::own`].

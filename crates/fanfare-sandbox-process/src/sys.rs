@@ -392,6 +392,21 @@ pub(crate) fn new_session_keyring() {
     unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<c_char>()) };
 }
 
+/// Version of the kernel's Landlock; 0 without it.
+pub(crate) fn landlock_version() -> i32 {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with this flag the call takes a null pointer and only answers.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<c_void>(),
+            0_usize,
+            CREATE_RULESET_VERSION,
+        )
+    };
+    i32::try_from(version).unwrap_or(0).max(0)
+}
+
 /// Ends this process at once, without running anything registered to run at exit.
 pub(crate) fn exit_now(status: c_int) -> ! {
     // SAFETY: never returns and touches no memory.

@@ -20,6 +20,10 @@ CONNECTIONS_MAX = 1024
 PACKET_BYTES_MAX = 128 * 1024
 FILTER_INSTRUCTIONS_MAX = 4096
 JOIN_FILES_MAX = 8
+MOUNTS_MAX = 4
+# What an import may leave in directories that each sandbox has for itself: it is copied at each start.
+LEFT_BYTES_MAX = 16 << 20
+LEFT_FILES_MAX = 1000
 PROCESSES_MAX = 1000
 DETAIL_CHARS_MAX = 300
 TRACE_BYTES_MAX = 8192
@@ -126,6 +130,8 @@ def parse_packet(packet):
     # Without json, for it costs more than the rest of a start.
     if packet == b'{"type":"go"}':
         return {"type": "go"}
+    if packet == b'{"type":"go","mounts":["/tmp","/dev/shm"]}':
+        return {"type": "go", "mounts": ["/tmp", "/dev/shm"]}
     import json
 
     try:
@@ -179,7 +185,7 @@ def pass_gate(gate, meanwhile=None):
         gate.sendall(b'{"type":"hello"}')
         if meanwhile is not None and not select.select([gate], [], [], 0)[0]:
             meanwhile()
-        packet, join = receive_packet(gate, JOIN_FILES_MAX)
+        packet, join = receive_packet(gate, JOIN_FILES_MAX + MOUNTS_MAX)
     except ConnectionError:
         return False
     if not packet:
@@ -187,7 +193,13 @@ def pass_gate(gate, meanwhile=None):
     message = parse_packet(packet)
     if message.get("type") != "go":
         protocol_error("%.40r where go was expected" % message.get("type"))
-    join_cgroups(join)
+    places = message.get("mounts", [])
+    if type(places) is not list or len(places) > min(len(join), MOUNTS_MAX):
+        protocol_error("mounts must be a list of at most %d directories, with a descriptor each" % MOUNTS_MAX)
+    cut = len(join) - len(places)
+    join_cgroups(join[:cut])
+    if places:
+        separate(places, join[cut:])
     add_env(message.get("env", {}))
     if message.get("seccomp_filter"):
         install_filter(message["seccomp_filter"])
@@ -204,6 +216,78 @@ def join_cgroups(files):
         raise Failure("internal", "a cgroup cannot be joined: %s" % e) from None
 
 
+def libc_call(name, *arguments):
+    """Calls the C library; raises what it says."""
+    global _libc
+    import ctypes
+
+    if _libc is None:
+        _libc = ctypes.CDLL(None, use_errno=True)
+        _libc.syscall.restype = ctypes.c_long
+    result = getattr(_libc, name)(*arguments)
+    if result == -1:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+_libc = None
+
+
+def separate(places, mounts):
+    """Takes a forked sandbox out of what it shares with its template and its siblings, and gives up the right to."""
+    CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
+    MOVE_MOUNT, AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH = 429, -100, 4
+    try:
+        libc_call("unshare", CLONE_NEWNS | CLONE_NEWIPC)
+        for place, mount in zip(places, mounts):
+            if os.listdir(place):
+                copy_tree(place, "/proc/self/fd/%d" % mount)
+            libc_call("syscall", MOVE_MOUNT, mount, b"", AT_FDCWD, place.encode(), MOVE_MOUNT_F_EMPTY_PATH)
+            os.close(mount)
+        drop_capabilities()
+        confine()
+    except OSError as e:
+        raise Failure("internal", "the sandbox cannot be separated from its siblings: %s" % e) from None
+
+
+def copy_tree(source, target):
+    """Copies what an import has left in a directory."""
+    import shutil
+
+    def copy(source, target):
+        # Sockets and pipes are ends of something that is not there.
+        return shutil.copy2(source, target) if os.path.isfile(source) else target
+
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=copy, dirs_exist_ok=True)
+    except shutil.Error as e:
+        raise OSError("what the import left in %s cannot be copied: %s" % (source, e)) from None
+
+
+def drop_capabilities():
+    PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITY_VERSION_3 = 47, 4, 0x20080522
+    libc_call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = CAPABILITY_VERSION_3.to_bytes(4, sys.byteorder) + bytes(4)
+    libc_call("capset", header, bytes(24))
+
+
+def confine():
+    """Keeps this process and its children from signals, memory and abstract sockets of processes that are not theirs,
+    as far as the kernel's Landlock can."""
+    CREATE_RULESET, RESTRICT_SELF, VERSION = 444, 446, 1
+    try:
+        version = libc_call("syscall", CREATE_RULESET, None, 0, VERSION)
+    except OSError:
+        return  # a kernel without it; the runtime says so
+    # Older versions confine no signals, and demand that something be restricted: block devices, which no one may make.
+    files, scopes = (0, 3) if version >= 6 else (1 << 11, 0)
+    rules = b"".join(part.to_bytes(8, sys.byteorder) for part in (files, 0, scopes))
+    length = 24 if version >= 6 else 8
+    fd = libc_call("syscall", CREATE_RULESET, rules, length, 0)
+    libc_call("syscall", RESTRICT_SELF, fd, 0)
+    os.close(fd)
+
+
 def install_filter(text):
     """Adds a seccomp filter to this process. It can only tighten."""
     try:
@@ -217,10 +301,8 @@ def install_filter(text):
             _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
         program = Program(len(code) // 8, code)
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
         PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
-        if prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        libc_call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
     except Exception as e:
         raise Failure("internal", "the seccomp filter cannot be installed: %s" % e) from None
 
@@ -1252,6 +1334,22 @@ def shared_state(before):
         if is_socket or kind == "anon_inode:[eventpoll]":
             what = "a socket" if is_socket else "an epoll instance"
             return "sockets", "importing the handler left %s open, which all copies would share" % what
+    return left_files()
+
+
+def left_files():
+    """Whether there is more in the temporary directories than is worth being copied at each start."""
+    files = size = 0
+    for place in os.environ.get("FANFARE_PRIVATE_DIRS", "").split():
+        for directory, _, names in os.walk(place):
+            files += 1 + len(names)
+            size += sum(os.lstat(os.path.join(directory, name)).st_size for name in names)
+            if files > LEFT_FILES_MAX or size > LEFT_BYTES_MAX:
+                return "files", "importing the handler left more than %d MiB or %d files in %s" % (
+                    LEFT_BYTES_MAX >> 20,
+                    LEFT_FILES_MAX,
+                    place,
+                )
     return None
 
 
@@ -1271,7 +1369,7 @@ class Zygote:
         import traceback  # noqa: F401
 
         try:
-            import ctypes  # noqa: F401  (for install_filter, once instead of in each sandbox)
+            libc_call("getpid")  # once instead of in each sandbox
         except ImportError:
             pass
         for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB", "BLIS", "RAYON"):

@@ -15,11 +15,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions};
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+use rustix::thread::{Gid, Uid};
 
 use crate::fdmsg;
-use crate::launcher::netns;
 use crate::launcher::protocol::{SpawnSpec, Step, Watch, Word};
+use crate::launcher::{netns, userns};
 use crate::root::Layout;
 use crate::sys::{self, BpfInstruction, Exec, SingleThreaded};
 
@@ -73,7 +73,7 @@ pub(crate) fn run(proof: &SingleThreaded, plan: Plan, root: &Path) -> ! {
         Ok(control) => control,
         Err(why) => fail(&raised.control, why),
     };
-    match program(&plan, &control) {
+    match program(proof, &plan, &control) {
         Ok(pid) => serve(pid, &control),
         Err(why) => fail(&control, why),
     }
@@ -122,7 +122,7 @@ fn surroundings(proof: &SingleThreaded, plan: &Plan, root: &Path) -> Result<(), 
     }
     let layout = Layout::new(root);
     step(Step::Bind, layout.binds(&spec.binds))?;
-    step(Step::Tmp, layout.tmp(&spec.tmp, spec.uid))?;
+    step(Step::Tmp, layout.tmp(spec.tmp_bytes, spec.uid))?;
     step(Step::Proc, layout.proc())?;
     step(Step::Root, layout.enter())?;
     step(Step::Root, rustix::system::sethostname(spec.name.as_bytes()))?;
@@ -130,9 +130,12 @@ fn surroundings(proof: &SingleThreaded, plan: &Plan, root: &Path) -> Result<(), 
 }
 
 /// Gives up all power and starts the program, whose pid it returns.
-fn program(plan: &Plan, control: &OwnedFd) -> Result<i32, SetupError> {
+fn program(proof: &SingleThreaded, plan: &Plan, control: &OwnedFd) -> Result<i32, SetupError> {
     let spec = &plan.spec;
     change_user(spec.uid)?;
+    if spec.template {
+        step(Step::UserNamespace, userns::enter_as_template(proof))?;
+    }
     leash(control)?;
     let notify = spec.watch != Watch::Nothing;
     if let Some(notifications) = step(Step::Filter, sys::install_filter(&plan.filter, notify))? {
@@ -140,6 +143,9 @@ fn program(plan: &Plan, control: &OwnedFd) -> Result<i32, SetupError> {
     }
     step(Step::Exec, rustix::process::chdir(spec.cwd.as_str()))?;
     let pid = step(Step::Exec, sys::spawn(&plan.exec))?;
+    if spec.template {
+        step(Step::Capabilities, userns::drop_capabilities())?;
+    }
     say(control, Word::Running, &[]);
     // Its outputs and its listener must end with the program, not with this process.
     step(Step::Descriptors, sys::close_range(1, CONTROL_FD - 1))?;
@@ -191,13 +197,7 @@ fn change_user(uid: Option<u32>) -> Result<(), SetupError> {
         step(Step::User, rustix::thread::set_thread_res_gid(group, group, group))?;
         step(Step::User, rustix::thread::set_thread_res_uid(user, user, user))?;
     }
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
-        inheritable: CapabilitySet::empty(),
-    };
-    step(Step::Capabilities, rustix::thread::clear_ambient_capability_set())?;
-    step(Step::Capabilities, rustix::thread::set_capabilities(None, none))?;
+    step(Step::Capabilities, userns::drop_capabilities())?;
     step(Step::Capabilities, rustix::thread::set_no_new_privs(true))
 }
 

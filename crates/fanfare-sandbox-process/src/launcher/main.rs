@@ -1,11 +1,10 @@
 //! The launcher's life: set up, then one request at a time.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::net::{RecvFlags, SendFlags};
@@ -14,8 +13,9 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::fdmsg;
 use crate::launcher::netns::NetnsPool;
-use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, TmpMount};
+use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request};
 use crate::launcher::spawn;
+use crate::launcher::userns;
 use crate::seccomp::Filters;
 use crate::sys::{self, SingleThreaded};
 use crate::{recover, root};
@@ -94,7 +94,7 @@ impl Launcher {
         let most = rustix::process::getrlimit(Resource::Nofile).maximum;
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
         if config.user_namespace {
-            enter_user_namespace(&proof)?;
+            userns::enter(&proof)?;
         }
         drop_bounding_set()?;
         rustix::thread::set_no_new_privs(true)?;
@@ -179,36 +179,17 @@ impl Launcher {
                     Err((step, e)) => failed(seq, step, &e),
                 }
             }
-            Request::MountTmp { seq, mount } => match self.mount_tmp(&mount) {
-                Ok(()) => Reply::Done { seq },
-                Err(e) => failed(seq, "mounting a temporary directory", &e),
-            },
-            Request::UnmountTmp { seq, path } => match self.unmount_tmp(Path::new(&path)) {
-                Ok(()) => Reply::Done { seq },
-                Err(e) => failed(seq, "unmounting a temporary directory", &e),
-            },
+            Request::MakeTmp { seq, bytes, uid } => {
+                match bytes.iter().map(|bytes| root::make_tmp(*bytes, uid)).collect::<Result<Vec<_>, _>>() {
+                    Ok(made) => {
+                        let fds: Vec<_> = made.iter().map(AsFd::as_fd).collect();
+                        return protocol::send(socket, &Reply::Made { seq }, &fds, SendFlags::empty());
+                    }
+                    Err(e) => failed(seq, "making a temporary directory", &e.into()),
+                }
+            }
         };
         protocol::send(socket, &reply, &[], SendFlags::empty())
-    }
-
-    fn mount_tmp(&self, mount: &TmpMount) -> io::Result<()> {
-        let path = Path::new(&mount.path);
-        // A child's directory is made in its template's, where user code may put links and exchange what is there:
-        // it must be new, and is mounted on by descriptor, which nothing can lead elsewhere.
-        std::fs::create_dir(path)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty())?;
-        let here = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-        root::mount_tmp(&here, mount.bytes, mount.uid)?;
-        if mount.shared {
-            rustix::mount::mount_change(path, MountPropagationFlags::SHARED)?;
-        }
-        Ok(())
-    }
-
-    fn unmount_tmp(&self, path: &Path) -> io::Result<()> {
-        rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
-        std::fs::remove_dir(path)
     }
 
     fn reap(&mut self) {
@@ -244,15 +225,6 @@ impl Launcher {
         }
         recover::sweep(&self.run_dir);
     }
-}
-
-/// Becomes an ordinary user with all capabilities inside a namespace of its own.
-fn enter_user_namespace(proof: &SingleThreaded) -> io::Result<()> {
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    sys::unshare(proof, libc::CLONE_NEWUSER)?;
-    std::fs::write("/proc/self/setgroups", "deny")?;
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
-    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
 /// Nothing that the launcher starts can ever gain a capability.

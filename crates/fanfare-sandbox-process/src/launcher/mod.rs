@@ -9,6 +9,7 @@ mod main;
 mod netns;
 pub(crate) mod protocol;
 mod spawn;
+mod userns;
 
 pub use main::launcher_main;
 pub use protocol::LAUNCHER_ARGUMENT;

@@ -24,10 +24,9 @@ pub(crate) enum Request {
     Hello(Config),
     /// Start a sandbox. Descriptors, in order: control, stdout, stderr, those of `spec.fds`, those of `spec.cgroup`.
     Spawn { seq: u64, spec: Box<SpawnSpec> },
-    /// Mount a temporary directory that the sandboxes of a revision see below their `/tmp`.
-    MountTmp { seq: u64, mount: TmpMount },
-    /// Undo `MountTmp`, or (with the shared directory itself) all of a revision.
-    UnmountTmp { seq: u64, path: String },
+    /// Make file systems in memory of these sizes, in the order of their descriptors in the answer, which a child of a
+    /// template is to mount.
+    MakeTmp { seq: u64, bytes: Vec<u64>, uid: Option<u32> },
 }
 
 /// Launcher to daemon.
@@ -39,8 +38,8 @@ pub(crate) enum Reply {
     Unable { why: String },
     /// Started; descriptor: pidfd.
     Spawned { seq: u64, pid: i32 },
-    /// Done.
-    Done { seq: u64 },
+    /// Made; descriptors: one for each file system, mounted nowhere.
+    Made { seq: u64 },
     /// Not done.
     Failed { seq: u64, step: String, errno: i32 },
 }
@@ -63,6 +62,8 @@ pub(crate) struct Powers {
     pub(crate) devices_bound: Option<String>,
     /// Whether `/etc/ssl/certs` exists in the template.
     pub(crate) certificates: bool,
+    /// Version of the kernel's Landlock; 0 without it.
+    pub(crate) landlock: i32,
 }
 
 /// One sandbox process to start.
@@ -84,8 +85,10 @@ pub(crate) struct SpawnSpec {
     pub(crate) cgroup: CgroupJoin,
     /// Directories and files of the host shown inside.
     pub(crate) binds: Vec<Bind>,
-    /// What `/tmp` is.
-    pub(crate) tmp: Tmp,
+    /// Size of `/tmp`, a file system in memory of its own.
+    pub(crate) tmp_bytes: u64,
+    /// Whether it is a template, which may give its children namespaces of their own.
+    pub(crate) template: bool,
     /// Calls that the daemon wants to see.
     pub(crate) watch: Watch,
     /// Open files.
@@ -121,28 +124,6 @@ pub(crate) struct Bind {
     pub(crate) to: String,
     /// Whether the sandbox may write it.
     pub(crate) writable: bool,
-}
-
-/// What a sandbox has as `/tmp`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Tmp {
-    /// A file system in memory of its own.
-    Own { bytes: u64 },
-    /// One that the launcher mounted before (see [`Request::MountTmp`]); later mounts below it appear inside.
-    Shared { path: String },
-}
-
-/// A file system in memory to mount on the launcher's side.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TmpMount {
-    /// Where: a directory in the run directory, or below a shared mount (then it is made).
-    pub(crate) path: String,
-    /// Its size.
-    pub(crate) bytes: u64,
-    /// Its owner.
-    pub(crate) uid: Option<u32>,
-    /// Whether mounts below it shall appear in sandboxes that have it as [`Tmp::Shared`].
-    pub(crate) shared: bool,
 }
 
 /// System calls of which the sandbox's filter notifies the daemon.
@@ -241,6 +222,7 @@ steps! {
     Descriptors = "arranging descriptors",
     User = "changing the user",
     Capabilities = "dropping capabilities",
+    UserNamespace = "entering a user namespace",
     Leash = "tying its life to the daemon",
     Filter = "installing the system call filter",
     Exec = "executing the program",

@@ -23,7 +23,7 @@ pub(crate) fn spawn(
     let exec = Exec::new(&spec.argv, &spec.env).map_err(|e| ("reading the command", e))?;
     // Made by the sandbox itself when none is ready: several can do that at once.
     let netns = pool.take().map_or(Netns::New, Netns::Ready);
-    let filter = filters.get(spec.watch).to_vec();
+    let filter = filters.get(spec.watch, spec.template).to_vec();
     let (plan, cgroup) = arrange(spec, fds, exec, netns, filter)
         .ok_or(("receiving descriptors", io::Error::from_raw_os_error(libc::EMFILE)))?;
     let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;

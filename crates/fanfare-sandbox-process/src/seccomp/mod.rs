@@ -81,12 +81,13 @@ const fn is_short(number: u32) -> Check {
     Check { at: argument(number) + 4, mask: u32::MAX, value: 0, equal: true }
 }
 
-/// The three filters there are, compiled.
+/// The filters there are, compiled.
 #[derive(Debug)]
 pub(crate) struct Filters {
     plain: Vec<BpfInstruction>,
     listen: Vec<BpfInstruction>,
     accept: Vec<BpfInstruction>,
+    template: Vec<BpfInstruction>,
 }
 
 impl Filters {
@@ -94,12 +95,20 @@ impl Filters {
     pub(crate) fn new(no_linger: bool) -> Self {
         let accept: Vec<i64> = [libc::SYS_listen].iter().chain(WAITS).copied().collect();
         let compiled = |notify: &[i64]| compile(&verdicts(notify, no_linger));
-        Filters { plain: compiled(&[]), listen: compiled(&[libc::SYS_listen]), accept: compiled(&accept) }
+        let mut template = verdicts(&[], no_linger);
+        template.extend(of_templates());
+        Filters {
+            plain: compiled(&[]),
+            listen: compiled(&[libc::SYS_listen]),
+            accept: compiled(&accept),
+            template: compile(&template),
+        }
     }
 
-    /// The one that notifies of these calls.
-    pub(crate) fn get(&self, watch: Watch) -> &[BpfInstruction] {
+    /// The one that notifies of these calls, or a template's, which notifies of none.
+    pub(crate) fn get(&self, watch: Watch, template: bool) -> &[BpfInstruction] {
         match watch {
+            _ if template => &self.template,
             Watch::Nothing => &self.plain,
             Watch::Listen => &self.listen,
             Watch::Accept => &self.accept,
@@ -138,6 +147,19 @@ fn verdicts(notify: &[i64], no_linger: bool) -> BTreeMap<u32, Verdict> {
     all.insert(number(&libc::SYS_clone3), Verdict::Fail(libc::ENOSYS));
     all.extend(notify.iter().map(|call| (number(call), Verdict::Notify)));
     all
+}
+
+/// What a template may do besides: leave its mount and IPC namespaces, both at once, and mount what is given to it as a
+/// descriptor. Its children, which have no capability, can do neither.
+fn of_templates() -> [(u32, Verdict); 2] {
+    const EMPTY_PATH: u32 = 0x4;
+    let number = |call: i64| u32::try_from(call).unwrap_or(u32::MAX);
+    let only = |checks| Verdict::AllowIf(vec![checks], libc::EPERM);
+    let namespaces = (libc::CLONE_NEWNS | libc::CLONE_NEWIPC) as u32;
+    [
+        (number(libc::SYS_unshare), only(vec![is(0, namespaces), is_short(0)])),
+        (number(libc::SYS_move_mount), only(vec![is(4, EMPTY_PATH)])),
+    ]
 }
 
 /// Sockets that may be made: unix, TCP and UDP, route netlink. Any other protocol of the internet families would have
@@ -325,9 +347,26 @@ mod tests {
         ];
         for (call, args, want) in cases {
             for watch in [Watch::Nothing, Watch::Listen, Watch::Accept] {
-                let got = verdict(filters.get(watch), *call, *args);
+                let got = verdict(filters.get(watch, false), *call, *args);
                 assert_eq!(got, *want, "call {call} {args:?} {watch:?}");
             }
+        }
+        let template = filters.get(Watch::Nothing, true);
+        let own = (libc::CLONE_NEWNS | libc::CLONE_NEWIPC) as u64;
+        for (call, args, want) in [
+            (libc::SYS_unshare, [own, 0, 0, 0, 0, 0], ALLOW),
+            (libc::SYS_unshare, [own | libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0], EPERM),
+            (libc::SYS_unshare, [own | 1 << 32, 0, 0, 0, 0, 0], EPERM),
+            (libc::SYS_unshare, [libc::CLONE_NEWNS as u64, 0, 0, 0, 0, 0], EPERM),
+            (libc::SYS_move_mount, [5, 0, u64::MAX, 0, 4, 0], ALLOW),
+            (libc::SYS_move_mount, [5, 0, u64::MAX, 0, 0, 0], EPERM),
+            (libc::SYS_mount, [0; 6], EPERM),
+            (libc::SYS_open_tree, [0; 6], EPERM),
+            (libc::SYS_fsopen, [0; 6], EPERM),
+            (libc::SYS_setns, [0; 6], EPERM),
+            (libc::SYS_read, [0; 6], ALLOW),
+        ] {
+            assert_eq!(verdict(template, call, args), want, "call {call} {args:?} of a template");
         }
         assert!(filters.accept.len() < 512, "{} instructions", filters.accept.len());
         for call in ALLOWED.iter().chain(ALLOWED_HERE) {
@@ -339,8 +378,8 @@ mod tests {
             (libc::SYS_epoll_ctl, [ALLOW, ALLOW, NOTIFY]),
             (libc::SYS_poll, [ALLOW, ALLOW, NOTIFY]),
         ] {
-            let got =
-                [Watch::Nothing, Watch::Listen, Watch::Accept].map(|w| verdict(filters.get(w), call, [0; 6]));
+            let got = [Watch::Nothing, Watch::Listen, Watch::Accept]
+                .map(|w| verdict(filters.get(w, false), call, [0; 6]));
             assert_eq!(got, want, "call {call}");
         }
     }

@@ -1,7 +1,8 @@
 //! Templates of Python revisions: a process that has imported the handler's module, from which sandboxes are forked.
 //!
-//! It runs user code, so it is isolated exactly like a sandbox. Its children share its namespaces; each has a cgroup,
-//! a temporary directory, a listener and a process group of its own. The protocol is `shims/PROTOCOL.md`, section 2.2;
+//! It runs user code, so it is isolated like a sandbox (what it may do beyond one: `launcher/userns.rs`). Its children
+//! share its process and network namespaces; each has mount and IPC namespaces, a cgroup, temporary directories, a
+//! listener, a process group and a Landlock domain of its own, out of which it reaches no sibling. The protocol is `shims/PROTOCOL.md`, section 2.2;
 //! after `imported` nothing that it says is trusted beyond its own revision.
 
 mod leftovers;
@@ -26,7 +27,6 @@ use crate::attempts::Attempts;
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
 use crate::gate::{MESSAGE_BYTES_MAX, ShimFailure};
-use crate::link::Link;
 use crate::process::Event;
 use crate::revision::{Prepared, Revision, node_failure};
 use crate::shared::Shared;
@@ -121,9 +121,6 @@ pub(crate) struct Zygote {
     control: AsyncFd<OwnedFd>,
     /// The first process of its namespace, from which its children descend.
     pid: i32,
-    link: Arc<Link>,
-    /// The shared temporary file system, in the launcher's view.
-    tmp: String,
     children: Mutex<Children>,
     stop: Arc<Notify>,
     /// A fork is asked for, after all before it were answered.
@@ -133,7 +130,7 @@ pub(crate) struct Zygote {
     /// What its cgroup allows the import itself.
     limits: Limits,
     leftovers: Leftovers,
-    /// Bytes that ended children may have left: as much as one sandbox may use, and what the shared directories hold.
+    /// Bytes that ended children may have left: as much as one sandbox may use.
     leftover_bytes_max: u64,
 }
 
@@ -242,16 +239,6 @@ impl Zygote {
         self.pid
     }
 
-    /// The launcher that it was started by, whose mounts it sees.
-    pub(crate) fn link(&self) -> Arc<Link> {
-        self.link.clone()
-    }
-
-    /// Where a child's temporary directory is to be mounted, in the launcher's view.
-    pub(crate) fn tmp_path(&self, sandbox: &str) -> String {
-        format!("{}/{sandbox}", self.tmp)
-    }
-
     /// Has a child forked that takes these descriptors: listener, stdout, stderr, gate. Returns where its wait status
     /// will arrive.
     pub(crate) async fn fork(
@@ -287,12 +274,7 @@ impl Zygote {
                 ..self.limits
             });
         }
-        let tmp = format!("/tmp/{sandbox}");
-        let env = BTreeMap::from([
-            ("FANFARE_SANDBOX_ID", sandbox),
-            ("TMPDIR", tmp.as_str()),
-            ("HOME", tmp.as_str()),
-        ]);
+        let env = BTreeMap::from([("FANFARE_SANDBOX_ID", sandbox)]);
         let message = serde_json::to_vec(&ToZygote::Fork { id, processes, env });
         let message = message.map_err(|e| node_failure("zygote", e))?;
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();

@@ -13,14 +13,12 @@ use tokio::sync::{Notify, watch};
 
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
-use crate::journal::Kind;
 use crate::launch::{base_spec, setup_failure};
-use crate::launcher::protocol::{Tmp, TmpMount};
-use crate::link::Link;
+use crate::launcher::protocol::Step;
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
 use crate::revision::{Prepared, Revision, failure, node_failure, sentence};
-use crate::root::SHM_BYTES;
+use crate::root::PRIVATE_DIRS;
 use crate::shared::{Owner, Shared};
 use crate::sys;
 use crate::zygote::leftovers::Leftovers;
@@ -33,8 +31,6 @@ pub(super) struct Parts {
     pub(super) owner: Owner,
     pub(super) name: String,
     pub(super) cgroup: Arc<Cgroup>,
-    pub(super) link: Arc<Link>,
-    pub(super) tmp: String,
     pub(super) log: Log,
     pub(super) outputs: Option<Outputs>,
     pub(super) process: Option<Process>,
@@ -49,19 +45,10 @@ pub(super) async fn start(
     shared.open()?;
     let name = shared.other_name(&revision.name());
     let owner = shared.own(&name);
-    let tmp = shared.tmp_path(&name);
     let limits = Limits::of(&revision.spec.sizing);
-    let cgroup = Arc::new(shared.make(&name, limits, &[(Kind::File, tmp.clone())])?);
-    let link = match shared.links.get() {
-        Ok(link) => link,
-        Err(e) => {
-            shared.unmake(&name, &cgroup).await;
-            return Err(node_failure("launcher", e));
-        }
-    };
+    let cgroup = Arc::new(shared.make(&name, limits, &[])?);
     let log = Log::new(shared.outlets.logs.clone(), revision.spec.id.function, None);
-    let tmp = tmp.display().to_string();
-    let mut parts = Parts { shared, owner, name, cgroup, link, tmp, log, outputs: None, process: None };
+    let mut parts = Parts { shared, owner, name, cgroup, log, outputs: None, process: None };
     let limit = revision.spec.timeouts.start;
     let made = tokio::select! {
         made = import(&mut parts, &revision, &prepared) => made,
@@ -76,8 +63,6 @@ pub(super) async fn start(
             let zygote = Arc::new(Zygote {
                 control,
                 pid,
-                link: parts.link.clone(),
-                tmp: parts.tmp.clone(),
                 children: Mutex::default(),
                 stop: Arc::default(),
                 asking: Notify::new(),
@@ -85,7 +70,7 @@ pub(super) async fn start(
                 cgroup: parts.cgroup.clone(),
                 limits,
                 leftovers: Leftovers::default(),
-                leftover_bytes_max: limits.memory_bytes + revision.spec.sizing.tmp_limit_bytes + SHM_BYTES,
+                leftover_bytes_max: limits.memory_bytes,
             });
             tokio::spawn(live(parts, zygote.clone(), gone_sender));
             Ok(Template::Zygote(zygote))
@@ -110,9 +95,7 @@ async fn import(
     prepared: &Prepared,
 ) -> Result<Option<(AsyncFd<OwnedFd>, i32)>, StartFailure> {
     let io = |what: &'static str| move |e: io::Error| node_failure(what, e);
-    let bytes = revision.spec.sizing.tmp_limit_bytes;
-    let mount = TmpMount { path: parts.tmp.clone(), bytes, uid: revision.uid, shared: true };
-    parts.link.mount_tmp(mount).await.map_err(io("temporary directory"))?;
+    let link = parts.shared.links.get().map_err(io("launcher"))?;
     let (outputs, stdout, stderr) = Outputs::open(&parts.log, revision.uid).map_err(io("pipes"))?;
     parts.outputs = Some(outputs);
     let (control, theirs) = fdmsg::pair_with_user_code().map_err(io("control"))?;
@@ -121,10 +104,12 @@ async fn import(
     spec.argv = prepared.argv.clone();
     spec.argv.push("zygote".into());
     spec.env = prepared.env(None);
+    spec.env.push(format!("FANFARE_PRIVATE_DIRS={}", PRIVATE_DIRS.join(" ")));
     spec.binds = prepared.binds.clone();
-    spec.tmp = Tmp::Shared { path: parts.tmp.clone() };
+    spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;
+    spec.template = true;
     spec.fds = vec![CONTROL_FD];
-    let process = Process::start(&parts.link, spec, (stdout, stderr), vec![theirs], &parts.cgroup).await;
+    let process = Process::start(&link, spec, (stdout, stderr), vec![theirs], &parts.cgroup).await;
     let process = parts.process.insert(process.map_err(io("launcher"))?);
     let pid = process.pid();
     parts.shared.journal.add_process(&parts.name, pid).map_err(io("journal"))?;
@@ -142,6 +127,15 @@ async fn imported(
     loop {
         tokio::select! {
             event = process.event() => match event {
+                Event::SetupFailed { step: Step::UserNamespace, errno } => {
+                    let error = io::Error::from_raw_os_error(errno);
+                    let text = format!(
+                        "no template: this node allows it no user namespace ({error}; see the settings \
+                         user.max_user_namespaces and kernel.unprivileged_userns_clone); each sandbox imports anew"
+                    );
+                    log.line(LogStream::Platform, text);
+                    return Ok(false);
+                }
                 Event::SetupFailed { step, errno } => return Err(setup_failure(step, errno, "interpreter")),
                 Event::Exited(s) => status = Some(s),
                 Event::Ended => {
@@ -183,11 +177,6 @@ impl Parts {
             process.end(outputs).await;
         }
         self.cgroup.kill();
-        if let Err(error) = self.link.unmount_tmp(self.tmp.clone()).await {
-            // The launcher has ended, and its mounts with it.
-            tracing::debug!(%error, "a template's temporary directory was not unmounted");
-        }
-        let _ = std::fs::remove_dir_all(&self.tmp);
         self.shared.unmake(&self.name, &self.cgroup).await;
         drop(self.owner);
     }

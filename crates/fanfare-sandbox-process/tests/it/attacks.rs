@@ -6,10 +6,13 @@ use fanfare_sandbox::Runtime;
 use fanfare_types::{Contract, ExitCause, RevisionSpec, StopMode};
 
 use crate::cases;
-use crate::support::{Lab, PROBE, ask, block_on, id, revision};
+use crate::support::{Lab, PROBE, ask, block_on, revision};
 
 cases![
-    links_in_a_templates_directory_lead_nowhere,
+    siblings_share_no_directory_and_no_segment,
+    what_the_import_wrote_is_each_sandboxs_own,
+    siblings_cannot_reach_each_other,
+    siblings_cannot_connect_by_name,
     temporary_directories_survive_other_starts,
     descriptors_cannot_be_sent_to_the_daemon,
     a_template_that_speaks_out_of_place_is_ended,
@@ -36,22 +39,115 @@ async fn eval(endpoint: &str, code: &str) -> String {
     body
 }
 
-/// The launcher mounts a directory for each child below one that user code may write.
-fn links_in_a_templates_directory_lead_nowhere() {
+/// What a sandbox leaves is neither seen by its siblings nor counted against them, and goes when it ends.
+fn siblings_share_no_directory_and_no_segment() {
+    let leave = r#"
+import ctypes, os
+for place in ("/dev/shm", "/tmp"):
+    with open(place + "/left", "wb", buffering=0) as file:
+        for _ in range(8): file.write(b"x" * (1 << 20))
+segment = ctypes.CDLL(None).shmget(77, 4096, 0o1600)
+out = (os.environ["TMPDIR"], segment >= 0)
+"#;
+    let look = r#"
+import ctypes, os
+room = [os.statvfs(place) for place in ("/dev/shm", "/tmp")]
+out = (os.listdir("/dev/shm"), os.listdir("/tmp"), [r.f_bavail * r.f_frsize >> 20 for r in room], ctypes.CDLL(None).shmget(77, 4096, 0))
+"#;
+    block_on(async {
+        let lab = Lab::new().await;
+        let mut spec = python(&lab, 1, EVAL);
+        spec.sizing.tmp_limit_bytes = 32 << 20;
+        let first = lab.create(1, &spec).await.unwrap().endpoint;
+        let second = lab.create(2, &spec).await.unwrap().endpoint;
+        let before = used(&lab);
+        assert_eq!(eval(&first, leave).await, "('/tmp', True)");
+        assert!(used(&lab) > before + (15 << 20), "what is written counts");
+        assert_eq!(eval(&second, look).await, "([], [], [16, 32], -1)");
+        lab.stop(1, StopMode::Kill).await;
+        assert!(used(&lab) < before + (4 << 20), "{} MiB are left", used(&lab) >> 20);
+        let third = lab.create(3, &spec).await.unwrap().endpoint;
+        assert_eq!(eval(&third, look).await, "([], [], [16, 32], -1)");
+        lab.close().await;
+    });
+}
+
+/// What the import leaves in `/tmp` is there in each sandbox, as a copy of its own.
+fn what_the_import_wrote_is_each_sandboxs_own() {
+    let text = format!(
+        "import os\nos.makedirs('/tmp/cache/deep')\nopen('/tmp/cache/deep/model', 'w').write('weights')\nos.symlink('cache', '/tmp/link')\n{EVAL}"
+    );
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, &text);
+        let change =
+            "path = '/tmp/link/deep/model'; out = open(path).read(); open(path, 'w').write('changed')";
+        for n in 1..=2 {
+            let endpoint = lab.create(n, &spec).await.unwrap().endpoint;
+            assert_eq!(eval(&endpoint, change).await, "weights");
+        }
+        let large = text.replace("'weights'", "'x' * (20 << 20)");
+        let mut spec = python(&lab, 2, &large);
+        spec.sizing.limit.memory_bytes = 256 << 20;
+        let endpoint = lab.create(3, &spec).await.unwrap().endpoint;
+        assert_eq!(
+            eval(&endpoint, "import os; out = os.stat('/tmp/link/deep/model').st_size >> 20").await,
+            "20"
+        );
+        lab.line("no template: the import left files").await;
+        lab.close().await;
+    });
+}
+
+/// They have the same user, and a template's process namespace.
+fn siblings_cannot_reach_each_other() {
+    let wait = "import os, time; open('/tmp/secret', 'w').write('x'); secret = 'canary'; out = os.getpid()";
     block_on(async {
         let lab = Lab::new().await;
         let spec = python(&lab, 1, EVAL);
-        let first = lab.create(1, &spec).await.unwrap().endpoint;
-        // From the template's directory into the root that every later sandbox starts from: nothing is mounted there,
-        // nor, when the start has failed, unmounted.
-        for (n, target) in [(2, "etc"), (3, "usr")] {
-            let link = format!("import os; os.symlink('../../root/{target}', '/tmp/{}'); out = 1", id(n));
-            eval(&first, &link).await;
-            assert!(lab.create(n, &spec).await.is_err(), "its directory is taken");
+        let victim = lab.create(1, &spec).await.unwrap().endpoint;
+        let attacker = lab.create(2, &spec).await.unwrap().endpoint;
+        let pid = eval(&victim, wait).await;
+        for (what, attack) in [
+            ("signal", "import os; os.kill(PID, 9)"),
+            ("signal its template", "import os; os.kill(os.getppid(), 9)"),
+            ("read memory", "open('/proc/PID/mem', 'rb')"),
+            ("read its template's memory", "import os; open(f'/proc/{os.getppid()}/mem', 'rb')"),
+            ("read environment", "open('/proc/PID/environ', 'rb').read()"),
+            ("see its files", "open('/proc/PID/root/tmp/secret')"),
+            ("list descriptors", "import os; os.listdir('/proc/PID/fd')"),
+            ("open descriptors", "open('/proc/PID/fd/1', 'wb')"),
+            ("enter its directory", "import os; os.chdir('/proc/PID/cwd')"),
+            ("trace", "import ctypes\nif ctypes.CDLL(None).ptrace(16, PID, 0, 0) == -1: raise OSError()"),
+            ("list", "import os\nif 'PID' not in os.listdir('/proc'): raise OSError()"),
+            (
+                "get back its rights",
+                "import ctypes\nif ctypes.CDLL(None).unshare(0x08020000) == -1: raise OSError()",
+            ),
+        ] {
+            let attack = attack.replace("PID", &pid).replace('\n', "\n  ");
+            let code = format!("try:\n  {attack}\n  out = 'done'\nexcept OSError: out = 'refused'");
+            assert_eq!(eval(&attacker, &code).await, "refused", "{what}");
         }
-        let other = lab.create(4, &lab.probe(2)).await.unwrap();
-        let etc = lab.run(4, &other, "import os; print(os.path.exists('/etc/passwd'))").await;
-        assert_eq!(etc, "True");
+        let none = "out = [l.split()[1].strip('0') for l in open('/proc/self/status') if l.startswith(('CapInh', 'CapPrm', 'CapEff', 'CapAmb'))]";
+        assert_eq!(eval(&attacker, none).await, "['', '', '', '']");
+        assert_eq!(eval(&victim, "out = 'lives'").await, "lives");
+        lab.close().await;
+    });
+}
+
+/// The network namespace is their template's, and abstract names of sockets with it.
+fn siblings_cannot_connect_by_name() {
+    let listen = "import builtins, socket\nbuiltins.kept = s = socket.socket(socket.AF_UNIX); s.bind('\\0here'); s.listen(); out = 1";
+    let connect = "import socket\nwith socket.socket(socket.AF_UNIX) as s:\n  try: s.connect('\\0here'); out = 'done'\n  except OSError: out = 'refused'";
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, EVAL);
+        let one = lab.create(1, &spec).await.unwrap().endpoint;
+        let other = lab.create(2, &spec).await.unwrap().endpoint;
+        assert_eq!(eval(&one, listen).await, "1");
+        assert_eq!(eval(&one, connect).await, "done");
+        assert_eq!(eval(&other, connect).await, "refused");
         lab.close().await;
     });
 }
@@ -193,9 +289,13 @@ out = 1
 "#;
     block_on(async {
         let lab = Lab::new().await;
-        let mut n = 0;
-        for (function, code) in (1..).zip([segment, file, descriptor]) {
-            let mut spec = python(&lab, function, EVAL);
+        let (mut n, mut kept) = (0, 0);
+        // Each once with a template that keeps its children from getting directories and segments of their own.
+        let hostile = format!("import __main__\n__main__.separate = lambda *_: None\n{EVAL}");
+        let attacks = [segment, file, descriptor];
+        let all = attacks.iter().flat_map(|code| [(code, EVAL), (code, &hostile)]);
+        for (function, (code, text)) in (1..).zip(all) {
+            let mut spec = python(&lab, function, text);
             spec.sizing.limit.memory_bytes = 96 << 20;
             spec.sizing.tmp_limit_bytes = 16 << 20;
             for round in 0..8 {
@@ -206,8 +306,11 @@ out = 1
                 if round == 0 {
                     let keeping = create_anew(&lab, &mut n, &spec).await;
                     assert_eq!(eval(&keeping, keeper).await, "1");
+                    kept = n;
                 }
             }
+            lab.stop(kept, StopMode::Kill).await;
+            lab.runtime.forget(spec.id).await;
         }
         lab.runtime.shutdown().await;
         lab.close().await;
