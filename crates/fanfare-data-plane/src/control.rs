@@ -224,8 +224,8 @@ impl Control {
                     }
                 }
             }
-            ToDataPlane::Unavailable { function, reason, detail, log_tail, until_update } => {
-                self.tell(function, Event::Unavailable { reason, detail, log_tail, until_update });
+            ToDataPlane::Unavailable { function, reason, detail, log_tail } => {
+                self.tell(function, Event::Unavailable { reason, detail, log_tail });
             }
         }
     }
@@ -287,6 +287,7 @@ impl Control {
         let Some(endpoint) = Endpoint::parse(endpoint) else {
             tracing::error!(%sandbox, endpoint, "not an endpoint");
             self.outlet.send(FromDataPlane::Condemned { sandbox, why: Condemned::Broken });
+            self.outlet.send(FromDataPlane::Released { sandbox, slots, retired: false });
             return;
         };
         // First, so that a grant that is given back at once takes the entry out again.

@@ -44,7 +44,8 @@ pub enum Command {
         /// All of them, and the sandbox is to be taken out of service.
         retired: bool,
     },
-    /// Tell the control plane to have the sandbox killed, and close its pooled connections.
+    /// Tell the control plane that the sandbox must not be used any more, and close its pooled connections. Its slots
+    /// go back ([`Command::Release`]) as the other requests in it end; then it may be killed.
     Condemn {
         /// The sandbox.
         sandbox: Handle,

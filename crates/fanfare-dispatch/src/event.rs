@@ -49,7 +49,7 @@ pub enum Event {
     },
     /// Time has passed: requests whose deadline has passed are refused.
     Tick,
-    /// The function's settings, for the first time or anew; ends what [`Event::Unavailable`] began.
+    /// The function's settings, for the first time or anew.
     Route(FunctionRoute),
     /// The function is gone: waiting requests are refused, sandboxes leave as they become idle.
     Removed,
@@ -86,7 +86,7 @@ pub enum Event {
         /// Which.
         sandbox: SandboxId,
     },
-    /// Requests that wait cannot be served.
+    /// Requests that wait cannot be served. Later ones wait again, and bring the next attempt.
     Unavailable {
         /// What callers are told.
         reason: Reason,
@@ -94,8 +94,6 @@ pub enum Event {
         detail: Arc<str>,
         /// Last lines of the failed sandbox's log.
         log_tail: Arc<str>,
-        /// Requests that find no free slot are refused, too, until a slot is granted or the function is updated.
-        until_update: bool,
     },
     /// A new stream to the control plane begins; orders given on the old one are void. Taken after
     /// [`crate::FunctionQueue::leases`] and [`crate::FunctionQueue::condemned`] were put into the hello of that

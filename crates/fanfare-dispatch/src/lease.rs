@@ -21,20 +21,29 @@ impl FunctionQueue {
         let index = match self.slots.find(sandbox) {
             Some(index) => index,
             None => {
-                let wanted = !self.removed && (revision == self.revision || revision == self.serving);
-                let state = if wanted { State::Serving } else { State::Stale };
+                let state = if self.bridges(revision) { State::Serving } else { State::Stale };
                 self.slots.insert(sandbox, revision, state, now)
             }
         };
         self.slots.change(index, |r| r.held = r.held.saturating_add(slots));
-        if self.slots.get(index).state == State::Serving {
-            self.available();
-            if revision == self.revision && self.serving != revision {
-                self.serving = revision;
-                self.outdate(out);
-            }
+        let serves = self.slots.get(index).state == State::Serving;
+        if serves && revision == self.revision && self.serving != revision {
+            self.serving = revision;
+            self.outdate(out);
         }
         self.settle(index, if fresh { Why::Cold } else { Why::Moved }, out);
+    }
+
+    /// Whether sandboxes of this revision take requests. One of another revision than the current one is granted
+    /// where no sandbox of that has come up, and serves while there is none here.
+    fn bridges(&mut self, revision: u32) -> bool {
+        if self.removed {
+            return false;
+        }
+        if revision != self.revision && self.slots.serving() + self.slots.chosen() == 0 {
+            self.serving = revision;
+        }
+        revision == self.revision || revision == self.serving
     }
 
     /// Sandboxes of other revisions than the one that serves leave as they become idle.
@@ -61,7 +70,13 @@ impl FunctionQueue {
         // Each round takes a free slot, ends a choice or a wait, or is the last.
         while let Some(record) = self.slots.at(index) {
             let free = record.free();
-            if free == 0 || record.state == State::Condemned {
+            if free == 0 {
+                return;
+            }
+            if record.state == State::Condemned {
+                let sandbox = record.id;
+                self.slots.change(index, |r| (r.held, r.revoking) = (r.held - free, 0));
+                out.push(Command::Release { sandbox, slots: free, retired: false });
                 return;
             }
             let whole = record.in_flight == 0;

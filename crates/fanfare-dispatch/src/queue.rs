@@ -1,10 +1,6 @@
 //! The queue of one function.
 
-use std::sync::Arc;
-
-use fanfare_types::{
-    Condemned, FunctionId, FunctionLoad, FunctionRoute, HeldLease, Reason, SandboxId, Timestamp,
-};
+use fanfare_types::{Condemned, FunctionId, FunctionLoad, FunctionRoute, HeldLease, SandboxId, Timestamp};
 
 use crate::load::LoadMeter;
 use crate::slots::{Slots, State};
@@ -35,7 +31,6 @@ pub struct FunctionQueue {
     pub(crate) slots: Slots,
     pub(crate) waiters: Waiters,
     pub(crate) load: LoadMeter,
-    refusal: Option<Box<Refusal>>,
     /// The step must tell the control plane the load.
     pub(crate) demand: bool,
 }
@@ -70,7 +65,6 @@ impl FunctionQueue {
             slots,
             waiters: Waiters::default(),
             load: LoadMeter::default(),
-            refusal: None,
             demand: false,
         }
     }
@@ -105,8 +99,8 @@ impl FunctionQueue {
             Event::Yield { slots } => self.yield_slots(slots, out),
             Event::Retire { sandboxes } => self.retire(sandboxes, out),
             Event::Gone { sandbox } => self.gone(sandbox, out),
-            Event::Unavailable { reason, detail, log_tail, until_update } => {
-                self.unavailable(reason, detail, log_tail, until_update, out);
+            Event::Unavailable { reason, detail, log_tail } => {
+                self.refuse_all(&Refusal::Unavailable { reason, detail, log_tail }, out);
             }
             Event::Resync => self.resync(out),
             Event::Drain => self.drain(out),
@@ -144,7 +138,8 @@ impl FunctionQueue {
         Some(load)
     }
 
-    /// Every lease held, for the hello of a new stream. [`Event::Resync`] must follow before anything else.
+    /// Every lease held, for the hello of a new stream; of condemned sandboxes the slots that still have a request in
+    /// them. [`Event::Resync`] must follow before anything else.
     pub fn leases(&self) -> impl Iterator<Item = HeldLease> + '_ {
         self.slots.leases()
     }
@@ -217,8 +212,6 @@ impl FunctionQueue {
         }
         let refusal = if self.removed {
             Some(Refusal::Removed)
-        } else if let Some(refusal) = &self.refusal {
-            Some(Refusal::clone(refusal))
         } else if late {
             Some(Refusal::QueueTimeout { waited: std::time::Duration::ZERO })
         } else if !accepted_before && self.waiters.len() >= self.queue_limit {
@@ -270,10 +263,10 @@ impl FunctionQueue {
                 r.idle_since = now;
             }
         });
-        match condemned {
-            Some(why) => self.condemn(index, why, out),
-            None => self.settle(index, Why::HandedOver, out),
+        if let Some(why) = condemned {
+            self.condemn(index, why, out);
         }
+        self.settle(index, Why::HandedOver, out);
     }
 
     fn condemn(&mut self, index: u32, why: Condemned, out: &mut Vec<Command>) {
@@ -310,28 +303,8 @@ impl FunctionQueue {
         self.revision = route.revision;
         self.queue_limit = route.queue_limit;
         self.removed = false;
-        self.refusal = None;
         self.slots.set_balance(route.balance, route.concurrency, self.seed);
         self.settle_revision();
-    }
-
-    fn unavailable(
-        &mut self,
-        reason: Reason,
-        detail: Arc<str>,
-        log_tail: Arc<str>,
-        until_update: bool,
-        out: &mut Vec<Command>,
-    ) {
-        let refusal = Refusal::Unavailable { reason, detail, log_tail };
-        self.refuse_all(&refusal, out);
-        if until_update {
-            self.refusal = Some(Box::new(refusal));
-        }
-    }
-
-    pub(crate) fn available(&mut self) {
-        self.refusal = None;
     }
 
     pub(crate) fn refuse_all(&mut self, why: &Refusal, out: &mut Vec<Command>) {

@@ -22,7 +22,7 @@ pub(crate) enum State {
     Chosen,
     /// It runs what is no longer wanted: as `Chosen`, and never reversed.
     Stale,
-    /// User code may run on in it: never used again, kept until it is gone.
+    /// User code may run on in it: never used again. The requests in it finish; it is kept until it is gone.
     Condemned,
 }
 
@@ -158,10 +158,10 @@ impl Slots {
         self.by_id.values().copied().collect()
     }
 
-    /// What is held and may be used again.
+    /// What is held.
     pub(crate) fn leases(&self) -> impl Iterator<Item = HeldLease> + '_ {
-        let usable = self.by_id.iter().filter(|(_, index)| !self.is_condemned(**index));
-        usable.map(|(id, index)| HeldLease { sandbox: *id, slots: self.get(*index).held })
+        let leases = self.by_id.iter().map(|(id, index)| (*id, self.get(*index).held));
+        leases.filter(|(_, slots)| *slots > 0).map(|(sandbox, slots)| HeldLease { sandbox, slots })
     }
 
     pub(crate) fn condemned(&self) -> impl Iterator<Item = SandboxId> + '_ {

@@ -65,6 +65,7 @@ impl Engine {
                     node,
                     phase: Phase::Starting,
                     quarantined: false,
+                    condemned: false,
                     for_demand: ordered < cause.demand,
                     called_back: false,
                     concurrency: spec.sizing.concurrency,
@@ -190,9 +191,7 @@ impl Engine {
             let Some(active) = &function.active else { continue };
             let request = function.spec.sizing.request;
             let asked: u32 = active.planes.iter().map(|p| p.retire_asked).sum();
-            coming = coming.saturating_add(
-                request.saturating_mul(asked + active.counts.retiring + active.counts.stopping),
-            );
+            coming = coming.saturating_add(request.saturating_mul(asked + active.counts.returning()));
             let idle_sandboxes =
                 active.totals().idle_sandboxes.min(active.counts.ready).saturating_sub(asked);
             if active.starved_since.is_none() && idle_sandboxes > 0 {

@@ -211,7 +211,9 @@ impl Engine {
             FromDataPlane::Released { sandbox, slots, retired } => {
                 self.released(now, data_plane, sandbox, slots, retired, out);
             }
-            FromDataPlane::Condemned { sandbox, .. } => self.condemned(now, sandbox, out),
+            FromDataPlane::Condemned { sandbox, .. } => {
+                self.condemned_by(now, data_plane, sandbox, out);
+            }
             FromDataPlane::Failed(failures) => self.requests_failed(now, failures),
             FromDataPlane::Draining => self.data_plane_draining(data_plane, out),
             FromDataPlane::Heartbeat => {}
@@ -302,6 +304,7 @@ impl Engine {
             if current {
                 active.uncount(sandbox, before);
                 *active.counts.of(phase) += 1;
+                active.counts.condemned += u32::from(phase == Phase::Retiring && sandbox.condemned);
             } else {
                 active.old_ready -= u32::from(before == Phase::Ready);
                 active.old_ready += u32::from(phase == Phase::Ready);
@@ -311,17 +314,19 @@ impl Engine {
         self.refresh_free(id);
     }
 
-    /// Puts a sandbox into or out of its function's set of grantable ones.
+    /// Puts a sandbox into or out of its function's sets of those with free slots.
     pub(crate) fn refresh_free(&mut self, id: SandboxId) {
         let Some(sandbox) = self.sandboxes.get(&id) else { return };
         let Some(function) = self.functions.get_mut(&sandbox.revision.function) else { return };
-        let grantable =
-            sandbox.unleased() > 0 && sandbox.revision.number == function.revision && !function.removed;
+        let free = sandbox.unleased() > 0 && !function.removed;
+        let current = sandbox.revision.number == function.revision;
         let active = function.active_mut();
-        if grantable {
-            active.free.insert(id);
-        } else {
-            active.free.remove(&id);
+        for (set, member) in [(&mut active.free, free && current), (&mut active.old_free, free && !current)] {
+            if member {
+                set.insert(id);
+            } else {
+                set.remove(&id);
+            }
         }
     }
 
@@ -337,6 +342,7 @@ impl Engine {
             let active = function.active_mut();
             active.sandboxes.remove(&id);
             active.free.remove(&id);
+            active.old_free.remove(&id);
             if current {
                 active.uncount(&sandbox, sandbox.phase);
             } else {

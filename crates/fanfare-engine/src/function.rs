@@ -95,6 +95,7 @@ impl Function {
                 autoscaler,
                 sandboxes: BTreeSet::new(),
                 free: BTreeSet::new(),
+                old_free: BTreeSet::new(),
                 counts: Counts::default(),
                 old_ready: 0,
                 planes: Vec::new(),
@@ -129,9 +130,16 @@ pub(crate) struct Counts {
     pub(crate) stopping: u32,
     /// Of the starting ones: those that their nodes were asked not to begin with.
     pub(crate) called_back: u32,
+    /// Of the retiring ones: those that others' requests keep alive though they are condemned.
+    pub(crate) condemned: u32,
 }
 
 impl Counts {
+    /// Those whose room is as good as free: it takes no request's end, or one that was chosen for being near.
+    pub(crate) fn returning(&self) -> u32 {
+        self.retiring - self.condemned + self.stopping
+    }
+
     pub(crate) fn of(&mut self, phase: Phase) -> &mut u32 {
         match phase {
             Phase::Starting => &mut self.starting,
@@ -147,8 +155,10 @@ pub(crate) struct Active {
     pub(crate) autoscaler: Autoscaler,
     /// All of its sandboxes, of every revision and phase.
     pub(crate) sandboxes: BTreeSet<SandboxId>,
-    /// Those with slots that can be granted.
+    /// Those of the current revision with free slots.
     pub(crate) free: BTreeSet<SandboxId>,
+    /// Those of earlier revisions with free slots, which are granted while no sandbox of the current one is ready.
+    pub(crate) old_free: BTreeSet<SandboxId>,
     pub(crate) counts: Counts,
     /// Ready sandboxes of earlier revisions.
     pub(crate) old_ready: u32,
@@ -268,7 +278,8 @@ impl Active {
         match phase {
             Phase::Starting => self.counts.called_back -= u32::from(sandbox.called_back),
             Phase::Ready => sandbox.leases.iter().for_each(|(holder, slots)| self.give_up(*holder, *slots)),
-            Phase::Retiring | Phase::Stopping => {}
+            Phase::Retiring => self.counts.condemned -= u32::from(sandbox.condemned),
+            Phase::Stopping => {}
         }
     }
 
@@ -286,9 +297,32 @@ impl Active {
         self.planes.iter().fold(0, |sum: u32, p| sum.saturating_add(p.load.in_flight.min(p.held)))
     }
 
+    /// Whether sandboxes of earlier revisions serve: none of the current one is ready.
+    pub(crate) fn old_serve(&self) -> bool {
+        self.counts.ready == 0 && self.old_ready > 0
+    }
+
+    /// A sandbox with free slots of the revision that serves.
+    pub(crate) fn grantable(&self) -> Option<SandboxId> {
+        let old = self.old_free.first().filter(|_| self.old_serve());
+        self.free.first().or(old).copied()
+    }
+
     /// Sandboxes of the current revision that serve or will.
     pub(crate) fn coming_or_ready(&self) -> u32 {
         self.counts.ready + self.counts.starting
+    }
+
+    /// How many of `wanted` further sandboxes may be ordered: those that finish their last requests are no capacity, but
+    /// they are there, and with them a function has at most twice its maximum.
+    pub(crate) fn bound(&mut self, now: Timestamp, wanted: u32, max: u32) -> u32 {
+        let (have, leaving) = (self.coming_or_ready(), self.counts.retiring);
+        let allowed = wanted.min(max.saturating_mul(2).saturating_sub(have + leaving));
+        let reason = format!("{leaving} sandboxes finish their requests first");
+        if allowed < wanted && self.decisions.back().is_none_or(|last| last.reason != reason) {
+            self.record(now, have + allowed, reason);
+        }
+        allowed
     }
 
     pub(crate) fn record(&mut self, at: Timestamp, sandboxes: u32, reason: String) {

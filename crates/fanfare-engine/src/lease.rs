@@ -2,7 +2,8 @@
 //!
 //! A slot is in exactly one hand: free here, on its way in a grant, or held by one data plane. Only this side turns
 //! free slots into grants, only the holder gives them back, and both speak in deltas on an ordered stream; so
-//! `free + granted + held == concurrency` needs no clock and no lock.
+//! `free + granted + held == concurrency` needs no clock and no lock. Slots of the current revision are granted, and of
+//! earlier ones while no sandbox of the current one is ready.
 //!
 //! Free slots go to the data plane with the most waiting requests that no grant has answered yet, and without any to
 //! the function's owner. When one data plane has waiters and another idle slots, the latter is asked to yield; when
@@ -14,13 +15,14 @@ use fanfare_types::{DataPlaneId, FunctionId, RevisionId, SandboxId, Timestamp, T
 
 use crate::Command;
 use crate::engine::Engine;
+use crate::function::{Function, PlaneLoad};
 use crate::sandbox::Phase;
 
 impl Engine {
-    /// Grants every free slot of the function.
+    /// Grants every free slot of the function's revision that serves.
     pub(crate) fn grant_free(&mut self, id: FunctionId, out: &mut Vec<Command>) {
         while let Some(sandbox) =
-            self.functions.get(&id).and_then(|f| f.active.as_ref()).and_then(|a| a.free.first().copied())
+            self.functions.get(&id).and_then(|f| f.active.as_ref()).and_then(|a| a.grantable())
         {
             let Some((data_plane, need)) = self.neediest(id) else { return };
             self.grant(id, sandbox, data_plane, need, out);
@@ -113,20 +115,30 @@ impl Engine {
             return;
         };
         let (RevisionId { function: id, number }, phase) = (record.revision, record.phase);
+        let mut goes = retired;
         if let Some(function) = self.functions.get_mut(&id) {
             let current = function.revision == number;
-            let plane = function.active_mut().plane_mut(data_plane);
+            let active = function.active_mut();
+            let surplus = active.counts.ready > active.desired;
+            let plane = active.plane_mut(data_plane);
             if retired && !current {
                 // It goes because it is outdated, beside those that were asked for.
             } else if retired {
+                // The order may have been taken back meanwhile, or another sandbox have gone in its place.
+                goes = surplus && plane.retire_asked > 0;
                 plane.retire_asked = plane.retire_asked.saturating_sub(1);
             } else if phase == Phase::Ready {
                 plane.yield_asked = plane.yield_asked.saturating_sub(taken);
             }
         }
         match phase {
-            Phase::Ready if retired => self.retire(now, sandbox, out),
-            Phase::Ready => self.grant_free(id, out),
+            Phase::Ready if goes => self.retire(now, sandbox, out),
+            Phase::Ready => {
+                if retired {
+                    self.trim_retire(now, id, out);
+                }
+                self.grant_free(id, out);
+            }
             Phase::Retiring => self.stop_if_returned(now, sandbox, out),
             Phase::Starting | Phase::Stopping => {}
         }
@@ -137,7 +149,9 @@ impl Engine {
             for (_, held) in claim.leases.iter_mut().filter(|(id, _)| *id == data_plane) {
                 *held = held.saturating_sub(slots);
             }
-            claim.leases.retain(|(id, held)| *id != data_plane || *held > 0);
+            // Who condemned it is still to be told of the end.
+            let condemned = claim.condemned;
+            claim.leases.retain(|(id, held)| condemned || *id != data_plane || *held > 0);
         }
     }
 
@@ -149,14 +163,21 @@ impl Engine {
         let Some(function) = self.functions.get(&id) else { return };
         let Some(active) = &function.active else { return };
         let at_limit = active.coming_or_ready() >= function.demand_max(active.counts.ready)
-            || active.starved_since.is_some();
+            || active.starved_since.is_some()
+            || active.old_serve();
+        let held_of_old = if active.old_serve() { self.held_of_old(function) } else { BTreeMap::new() };
+        let old_serve = active.old_serve();
+        let held = |p: &PlaneLoad| match old_serve {
+            true => held_of_old.get(&p.data_plane).copied().unwrap_or(0),
+            false => p.held,
+        };
         let parties: Vec<Party> = active
             .planes
             .iter()
             .filter(|p| self.data_planes.contains_key(&p.data_plane))
             .map(|p| Party {
                 data_plane: p.data_plane,
-                held: p.held,
+                held: held(p),
                 in_flight: p.load.in_flight,
                 queued: p.load.queued,
                 need: p.need(),
@@ -169,6 +190,28 @@ impl Engine {
                 plane.yield_asked = slots;
                 self.tell_data_plane(data_plane, ToDataPlane::Yield { function: id, slots }, out);
             }
+        }
+    }
+
+    /// Slots of ready sandboxes of earlier revisions by data plane: few, and only while an update is not through.
+    fn held_of_old(&self, function: &Function) -> BTreeMap<DataPlaneId, u32> {
+        let mut held = BTreeMap::new();
+        let members = function.active.iter().flat_map(|a| &a.sandboxes);
+        for sandbox in members.filter_map(|id| self.sandboxes.get(id)) {
+            if sandbox.phase == Phase::Ready && sandbox.revision.number != function.revision {
+                sandbox.leases.iter().for_each(|(holder, slots)| *held.entry(*holder).or_default() += slots);
+            }
+        }
+        held
+    }
+
+    /// Asks for no more retirements than there are sandboxes too many.
+    fn trim_retire(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
+        let asked: u32 = active.planes.iter().map(|p| p.retire_asked).sum();
+        let surplus = active.counts.ready.saturating_sub(active.desired);
+        if asked > surplus {
+            self.ask_retire(now, id, surplus, out);
         }
     }
 

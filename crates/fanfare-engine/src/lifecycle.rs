@@ -1,15 +1,20 @@
 //! What a sandbox goes through: ready, failed, exited, retired, condemned, overdue.
 //!
 //! A sandbox is forgotten, and its reservation released, only when its node says that nothing of it is left (or the
-//! node itself is lost). A slot whose user code may still be running is never granted again: the sandbox is killed.
+//! node itself is lost). A slot whose user code may still be running is never granted again: its sandbox is condemned.
+//!
+//! A condemned sandbox is no capacity from then on, so its replacement is ordered at once, and nobody is granted a slot of
+//! it. Requests beside the one that condemned it are unharmed: their data planes give back their slots as they end, and
+//! with the last slot it is killed, or when the longest of them must have ended. Until it is dead it keeps its
+//! reservation: where there is no room for a replacement, requests wait, no longer than their own deadlines.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_types::limits::{START_BACKOFF_MAX, START_BACKOFF_MIN};
 use fanfare_types::{
-    ExitCause, FunctionId, GoneCause, NodeId, SandboxId, Stages, StartFailure, StartFailureKind, StopMode,
-    Timestamp, ToDataPlane, ToNode,
+    DataPlaneId, ExitCause, FunctionId, GoneCause, NodeId, SandboxId, Stages, StartFailure, StartFailureKind,
+    StopMode, Timestamp, ToDataPlane, ToNode,
 };
 
 use crate::Command;
@@ -171,7 +176,8 @@ impl Engine {
     /// Takes a ready sandbox out of service; it stops when its last slot is back.
     pub(crate) fn retire(&mut self, now: Timestamp, id: SandboxId, out: &mut Vec<Command>) {
         let Some(sandbox) = self.sandboxes.get(&id).filter(|s| s.phase == Phase::Ready) else { return };
-        let holders: Vec<_> = sandbox.leases.iter().map(|(data_plane, _)| *data_plane).collect();
+        let holders = sandbox.leases.iter().filter(|(_, slots)| *slots > 0);
+        let holders: Vec<_> = holders.map(|(data_plane, _)| *data_plane).collect();
         let function = sandbox.revision.function;
         let request_timeout = self.functions.get(&function).map_or(Duration::ZERO, |f| f.request_timeout_max);
         self.set_phase(id, Phase::Retiring);
@@ -212,9 +218,10 @@ impl Engine {
     /// Stops a retiring sandbox all of whose slots are back. Of a quarantined one that is not known: whoever holds the
     /// rest may not have spoken yet.
     pub(crate) fn stop_if_returned(&mut self, now: Timestamp, id: SandboxId, out: &mut Vec<Command>) {
-        let returned = |s: &Sandbox| s.phase == Phase::Retiring && s.leased() == 0 && !s.quarantined;
-        if self.sandboxes.get(&id).is_some_and(returned) {
-            self.stop(now, id, StopMode::Graceful, out);
+        let returned = |s: &&Sandbox| s.phase == Phase::Retiring && s.leased() == 0 && !s.quarantined;
+        if let Some(sandbox) = self.sandboxes.get(&id).filter(returned) {
+            let mode = if sandbox.condemned { StopMode::Kill } else { StopMode::Graceful };
+            self.stop(now, id, mode, out);
         }
     }
 
@@ -228,17 +235,46 @@ impl Engine {
     }
 
     /// A data plane found that user code runs on though its request is over, or that the sandbox is broken.
+    pub(crate) fn condemned_by(
+        &mut self,
+        now: Timestamp,
+        data_plane: DataPlaneId,
+        id: SandboxId,
+        out: &mut Vec<Command>,
+    ) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            // Without a slot it is still to be told of the end.
+            sandbox.lease(data_plane, 0);
+        }
+        self.condemned(now, id, out);
+    }
+
+    /// User code may run on in a slot that nobody accounts for.
     pub(crate) fn condemned(&mut self, now: Timestamp, id: SandboxId, out: &mut Vec<Command>) {
-        let Some(sandbox) = self.sandboxes.get(&id) else {
-            if let Some(claim) = self.claims.get_mut(&id) {
-                claim.condemned = true;
-            }
-            return;
-        };
-        let function = sandbox.revision.function;
-        if sandbox.phase < Phase::Stopping {
-            self.stop(now, id, StopMode::Kill, out);
-            self.pursue(now, function, Duration::ZERO, out);
+        if let Some(claim) = self.claims.get_mut(&id) {
+            claim.condemned = true;
+        }
+        let Some(function) = self.sandboxes.get(&id).map(|s| s.revision.function) else { return };
+        self.condemn(now, id, out);
+        self.pursue(now, function, Duration::ZERO, out);
+    }
+
+    /// Takes a sandbox out of service and has it killed when nobody's request is left in it.
+    pub(crate) fn condemn(&mut self, now: Timestamp, id: SandboxId, out: &mut Vec<Command>) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        let known = std::mem::replace(&mut sandbox.condemned, true);
+        let (revision, phase) = (sandbox.revision, sandbox.phase);
+        if let Some(function) = self.functions.get_mut(&revision.function)
+            && function.revision == revision.number
+            && phase == Phase::Retiring
+        {
+            function.active_mut().counts.condemned += u32::from(!known);
+        }
+        match phase {
+            Phase::Starting => self.stop(now, id, StopMode::Kill, out),
+            Phase::Ready => self.retire(now, id, out),
+            Phase::Retiring => self.stop_if_returned(now, id, out),
+            Phase::Stopping => {}
         }
     }
 

@@ -43,7 +43,6 @@ impl Engine {
                 && self.recovering
                 && record.endpoint.is_some()
                 && record.sandbox.epoch() < self.config.epoch
-                && !claim.condemned
                 && claimed <= u64::from(concurrency(f))
         });
         let Some(function) = function else {
@@ -65,6 +64,7 @@ impl Engine {
             node,
             phase: Phase::Ready,
             quarantined: true,
+            condemned: false,
             for_demand: false,
             called_back: false,
             concurrency,
@@ -96,6 +96,9 @@ impl Engine {
         self.wake(now, record.revision.function);
         if current {
             self.tell_revision(node, record.revision, &spec, out);
+        }
+        if claim.condemned {
+            self.condemned(now, record.sandbox, out);
         }
     }
 

@@ -95,7 +95,8 @@ impl Engine {
         active.crashes = 0;
         active.replace_at = Timestamp::ZERO;
         active.counts = Counts::default();
-        active.free.clear();
+        let before = std::mem::take(&mut active.free);
+        active.old_free.extend(before);
         active.planes.iter_mut().for_each(|plane| plane.held = 0);
         let members: Vec<_> = active.sandboxes.iter().copied().collect();
         let mut old_ready = 0;
@@ -133,6 +134,7 @@ impl Engine {
         if let Some(active) = &mut function.active {
             active.desired = 0;
             active.free.clear();
+            active.old_free.clear();
         }
         self.no_longer_starved(id);
         let members: Vec<_> = self

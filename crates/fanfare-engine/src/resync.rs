@@ -223,16 +223,14 @@ impl Engine {
         id: SandboxId,
         out: &mut Vec<Command>,
     ) {
-        // Without a slot it is still to be told of the end.
-        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
-            if sandbox.leases.iter().all(|(holder, _)| *holder != data_plane) {
-                sandbox.lease(data_plane, 0);
-            }
-            self.condemned(now, id, out);
+        if self.sandboxes.contains_key(&id) {
+            self.condemned_by(now, data_plane, id, out);
         } else if self.recovering && id.epoch() < self.config.epoch {
             let claim = self.claims.entry(id).or_default();
             claim.condemned = true;
-            claim.leases.push((data_plane, 0));
+            if claim.leases.iter().all(|(holder, _)| *holder != data_plane) {
+                claim.leases.push((data_plane, 0));
+            }
         } else {
             let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
             self.tell_data_plane(data_plane, ToDataPlane::Gone { sandbox: id, cause }, out);
@@ -268,7 +266,7 @@ impl Engine {
     }
 
     /// A data plane was silent for too long, or its process was replaced. Requests that it had in flight may still be
-    /// running, so sandboxes whose slots it held are killed.
+    /// running, so sandboxes whose slots it held are condemned.
     pub(crate) fn data_plane_lost(&mut self, now: Timestamp, id: DataPlaneId, out: &mut Vec<Command>) {
         if self.data_planes.remove(&id).is_none() {
             return;
@@ -283,9 +281,7 @@ impl Engine {
         let mut affected: BTreeSet<FunctionId> = BTreeSet::new();
         for (sandbox, function) in held {
             self.unlease(sandbox, id, u32::MAX);
-            if self.sandboxes.get(&sandbox).is_some_and(|s| s.phase < Phase::Stopping) {
-                self.stop(now, sandbox, StopMode::Kill, out);
-            }
+            self.condemn(now, sandbox, out);
             affected.insert(function);
         }
         for function in &self.awake {

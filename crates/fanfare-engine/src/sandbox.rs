@@ -13,7 +13,7 @@ pub(crate) enum Phase {
     Starting,
     /// Accepts requests; its slots may be leased.
     Ready,
-    /// No new lease; stops when the last slot is back.
+    /// No new lease; stops when the last slot is back, and is killed then if it is condemned.
     Retiring,
     /// Its node was told to stop it.
     Stopping,
@@ -27,6 +27,8 @@ pub(crate) struct Sandbox {
     pub(crate) phase: Phase,
     /// An earlier leader ordered it, and not every data plane that may hold its slots has spoken yet.
     pub(crate) quarantined: bool,
+    /// User code may run on in it without a request. Whoever holds or held slots of it is told of its end.
+    pub(crate) condemned: bool,
     /// Ordered because requests waited, not by the autoscaler.
     pub(crate) for_demand: bool,
     /// Its node was asked not to begin with it.
@@ -45,7 +47,7 @@ pub(crate) struct Sandbox {
     pub(crate) stages: Option<Box<Stages>>,
     /// Last reported CPU use, in thousandths.
     pub(crate) cpu_milli: f32,
-    /// Slots by data plane. One that condemned the sandbox may be here without any, to be told of the end.
+    /// Slots by data plane. Of a condemned sandbox also those that hold none any more, to be told of the end.
     pub(crate) leases: SmallVec<[(DataPlaneId, u32); 1]>,
 }
 
@@ -82,7 +84,7 @@ impl Sandbox {
         let Some(index) = self.leases.iter().position(|(id, _)| *id == data_plane) else { return 0 };
         let taken = slots.min(self.leases[index].1);
         self.leases[index].1 -= taken;
-        if self.leases[index].1 == 0 {
+        if self.leases[index].1 == 0 && !self.condemned {
             self.leases.swap_remove(index);
         }
         taken

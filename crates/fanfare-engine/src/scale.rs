@@ -7,7 +7,8 @@
 //! - **The autoscaler**, every tick (`fanfare_policy::autoscale`): Knative's KPA, Kubernetes' HPA or a fixed number,
 //!   from the load that data planes report each second. It alone takes sandboxes away.
 //!
-//! Both stay within the function's minimum and maximum; room on nodes is a matter of [`crate::capacity`]. What changed
+//! Both stay within the function's minimum and maximum, and with those that are on their way out within twice the
+//! maximum; room on nodes is a matter of [`crate::capacity`]. What changed
 //! something is remembered with its reason for `describe` and `explain`.
 
 use std::time::Duration;
@@ -155,7 +156,8 @@ impl Engine {
         active.recheck_at = active.recheck_at.or(recheck_at);
         let held_back = awaiting || now < active.replace_at;
         let unprompted = if held_back { 0 } else { active.desired.saturating_sub(have) };
-        let missing = order.create.max(unprompted);
+        let wanted = order.create.max(unprompted);
+        let missing = active.bound(now, wanted, spec.scaling.max);
         if let Some(at) = recheck_at {
             self.arm(at, Timer::Recheck(id));
         }
@@ -163,7 +165,8 @@ impl Engine {
         let (retry_at, serving) = (active.retry_at, have + active.old_ready);
         if totals.queued == 0 {
             self.call_back_surplus(id, out);
-        } else {
+        }
+        if totals.queued > 0 || wanted > 0 {
             self.ask_retire(now, id, 0, out);
         }
         self.rebalance(id, out);
@@ -372,7 +375,6 @@ impl Engine {
                 reason,
                 detail: detail.into(),
                 log_tail: log_tail.into(),
-                until_update: false,
             };
             self.tell_data_plane(plane.data_plane, message, out);
         }

@@ -2,6 +2,8 @@
 
 mod cases;
 mod chaos;
+mod condemned;
 mod faults;
 mod plane;
+mod retire;
 mod world;

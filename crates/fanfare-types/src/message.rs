@@ -83,8 +83,8 @@ pub enum ToDataPlane {
         /// How it ended.
         cause: GoneCause,
     },
-    /// Requests that wait for this function cannot be served: answer them now with this. New ones still queue
-    /// (and bring the next attempt), unless `until_update`.
+    /// Requests that wait for this function cannot be served: answer them now with this. New ones still queue, and bring
+    /// the next attempt.
     Unavailable {
         /// The function.
         function: FunctionId,
@@ -94,8 +94,6 @@ pub enum ToDataPlane {
         detail: Arc<str>,
         /// Last lines of the failed sandbox's log.
         log_tail: Arc<str>,
-        /// Nothing will change until the function is updated: refuse new requests at once, too.
-        until_update: bool,
     },
 }
 
@@ -127,7 +125,9 @@ pub enum FromDataPlane {
         retired: bool,
     },
     /// User code in this sandbox runs on though its request is over, or it broke the protocol: its slots must not be
-    /// used again. The data plane has already stopped using it; the control plane has it killed.
+    /// used again. The data plane has already stopped using it, and gives its slots back: those without another request
+    /// in them at once, the others as their requests end. The control plane takes back what others hold of it, and has it
+    /// killed when all slots are back.
     Condemned {
         /// The sandbox.
         sandbox: SandboxId,
@@ -165,9 +165,9 @@ pub struct DataPlaneHello {
     pub incarnation: u64,
     /// The newest epoch it has seen.
     pub epoch_seen: Epoch,
-    /// Every lease it holds.
+    /// Every lease it holds; of a sandbox that it condemned, the slots that still have a request in them.
     pub leases: Vec<HeldLease>,
-    /// Sandboxes that it condemned and has not heard to be gone: their slots must not be granted, though it holds none.
+    /// Sandboxes that it condemned and has not heard to be gone: their slots must not be granted.
     pub condemned: Vec<SandboxId>,
 }
 

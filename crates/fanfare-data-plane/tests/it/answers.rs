@@ -71,16 +71,15 @@ async fn a_data_plane_holds_so_many_requests_and_no_more() {
 #[tokio::test]
 async fn what_cannot_start_is_told_with_the_last_log_lines() {
     let (rig, mut control) = Rig::synced(vec![hello()]).await;
-    let unavailable = |until_update| ToDataPlane::Unavailable {
+    let unavailable = || ToDataPlane::Unavailable {
         function: F,
         reason: Reason::HandlerNotFound,
         detail: "there is no `handler` in hello.py".into(),
         log_tail: "Traceback\nAttributeError".into(),
-        until_update,
     };
     let waiting = get_later(rig.address(), "/function/hello");
     control.demand(1).await;
-    control.say(unavailable(false));
+    control.say(unavailable());
     let answer = within("the refusal", waiting).await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.reason()), (503, "handler-not-found"));
     assert_eq!(answer.problem()["detail"], "there is no `handler` in hello.py");
@@ -88,9 +87,8 @@ async fn what_cannot_start_is_told_with_the_last_log_lines() {
     control.demand(0).await;
     let waiting = get_later(rig.address(), "/function/hello");
     control.demand(1).await;
-    control.say(unavailable(true));
+    control.say(unavailable());
     assert_eq!(waiting.await.unwrap().reason(), "handler-not-found");
-    assert_eq!(get(rig.address(), "/function/hello").await.reason(), "handler-not-found", "at once");
     control.say(ToDataPlane::Functions(vec![FunctionRoute { revision: 2, ..hello() }]));
     let sandbox = Sandbox::named(rig.dir(), 1);
     control.grant_revision(2, 1, &sandbox.endpoint, 1, None);

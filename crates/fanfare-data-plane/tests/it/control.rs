@@ -114,6 +114,7 @@ async fn a_grant_that_makes_no_sense_is_given_back_or_condemned() {
     let (_rig, mut control) = Rig::synced(vec![hello()]).await;
     control.grant(1, "carrier-pigeon:coop", 1, None);
     assert_eq!(control.condemned().await.0, 1);
+    assert_eq!(control.released().await, (1, 1, false), "nothing runs in it that would have to finish");
     control.say(ToDataPlane::FunctionRemoved(F));
     control.grant(2, "unix:/x", 3, None);
     assert_eq!(control.released().await, (2, 3, true));

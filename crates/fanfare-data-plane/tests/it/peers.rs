@@ -10,8 +10,8 @@ use http_body_util::Full;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::client::{Connection, get};
-use crate::rig::{Control, F, Rig, hello};
+use crate::client::{Connection, get, get_later};
+use crate::rig::{Control, F, Rig, hello, within};
 use crate::sandbox::{RawSandbox, Sandbox, echo};
 
 async fn member() -> (Rig, Control) {
@@ -72,17 +72,17 @@ async fn two_that_disagree_do_not_send_a_request_in_circles() {
 #[tokio::test]
 async fn problems_of_the_owner_pass_unchanged() {
     let (entry, mut entry_control) = member().await;
-    let (owner, owner_control) = member().await;
+    let (owner, mut owner_control) = member().await;
     own_elsewhere(&mut entry_control, &owner.address().to_string()).await;
+    let waiting = get_later(entry.address(), "/function/hello");
+    owner_control.demand(1).await;
     owner_control.say(ToDataPlane::Unavailable {
         function: F,
         reason: fanfare_types::Reason::NoCapacity,
         detail: "no node has room".into(),
         log_tail: "".into(),
-        until_update: true,
     });
-    let answer = get(entry.address(), "/function/hello").await;
-    // It may come before the owner was told, and is then answered with the telling.
+    let answer = within("the refusal", waiting).await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.reason()), (503, "no-capacity"));
     assert_eq!(answer.problem()["detail"], "no node has room");
     assert_eq!(answer.headers["retry-after"], "5");

@@ -128,7 +128,8 @@ fn a_request_that_never_reached_user_code_takes_its_old_place() {
         hand.arrive();
     }
     let broken = hand.finish(1, Outcome::Broken);
-    assert_eq!(broken, [Command::Condemn { sandbox: hand.handle(1), why: Condemned::Broken }]);
+    assert_eq!(broken[0], Command::Condemn { sandbox: hand.handle(1), why: Condemned::Broken });
+    assert_eq!(released(&broken), [(1, 1, false)]);
     let again = hand.step(Event::Requeue { waiter: 1, deadline: ms(10_000), key: 0, lane: 0 });
     assert_eq!(again, [Command::Demand], "the queue's limit does not count for it");
     assert_eq!(assigned(&hand.grant(2, 1)), [(1, 2)]);
@@ -147,10 +148,14 @@ fn a_condemned_sandbox_is_never_used_again_and_is_stated_until_it_is_gone() {
         hand.arrive();
         hand.arrive();
         let handle = hand.handle(1);
-        assert_eq!(hand.finish(1, outcome), [Command::Condemn { sandbox: handle, why }]);
+        let back = |slots| Command::Release { sandbox: SandboxId(1), slots, retired: false };
+        let first = hand.finish(1, outcome);
+        assert_eq!(first, [Command::Condemn { sandbox: handle, why }, back(2)], "all but the one in use");
         assert_eq!(hand.arrive(), [Command::Demand], "its free slots are void");
-        assert_eq!(hand.finish(1, outcome), [], "condemned once; no slot for the one that waits");
-        assert_eq!(hand.grant(1, 2), [], "whatever is granted of it");
+        let stated: Vec<_> = hand.queue.leases().map(|l| l.slots).collect();
+        assert_eq!(stated, [1], "the neighbour's slot");
+        assert_eq!(hand.finish(1, outcome), [back(1)], "condemned once; no slot for the one that waits");
+        assert_eq!(hand.grant(1, 2), [back(2)], "whatever is granted of it");
         assert_eq!(hand.queue.leases().count(), 0, "nothing that could be used again");
         assert_eq!(hand.queue.condemned().collect::<Vec<_>>(), [SandboxId(1)]);
         assert_eq!(hand.step(Event::Resync), [Command::Demand]);
@@ -175,27 +180,38 @@ fn requests_in_a_sandbox_that_is_gone_finish_without_a_slot() {
 }
 
 #[test]
-fn unavailable_answers_those_that_wait_and_new_ones_until_the_update_or_a_slot() {
-    let unavailable = |until_update| Event::Unavailable {
+fn unavailable_answers_those_that_wait_and_later_ones_wait_again() {
+    let unavailable = Event::Unavailable {
         reason: Reason::HandlerNotFound,
         detail: Arc::from("no `handler` in hello.py"),
         log_tail: Arc::from("line"),
-        until_update,
     };
     let mut hand = Hand::new(1);
     hand.arrive();
-    let refused = hand.step(unavailable(false));
+    let refused = hand.step(unavailable);
     let Command::Refuse { waiter: 1, why } = &refused[0] else { panic!("{refused:?}") };
     assert_eq!(why.reason(), Reason::HandlerNotFound);
     assert_eq!(hand.arrive(), [Command::Demand], "the next one brings the next attempt");
-    hand.step(unavailable(true));
-    assert!(matches!(hand.arrive()[..], [Command::Refuse { .. }]));
-    hand.step(Event::Route(route(2, 1, 3, Balance::Knative)));
+}
+
+#[test]
+fn neighbours_of_a_request_that_timed_out_finish_in_their_sandbox() {
+    let mut hand = Hand::new(4);
+    hand.grant(1, 4);
+    for _ in 0..4 {
+        hand.arrive();
+    }
+    hand.finish(1, Outcome::TimedOut);
     assert_eq!(hand.arrive(), [Command::Demand]);
-    hand.step(unavailable(true));
-    hand.step(Event::Grant { sandbox: SandboxId(9), revision: 2, slots: 1, fresh: true });
-    assert_eq!(assigned(&hand.arrive()).len(), 1);
-    assert_eq!(hand.arrive(), [Command::Demand], "a slot was granted, so it is not hopeless");
+    for _ in 0..3 {
+        assert_eq!(
+            released(&hand.finish(1, Outcome::Clean)),
+            [(1, 1, false)],
+            "no slot for the one that waits"
+        );
+    }
+    assert_eq!(hand.queue.queued(), 1);
+    assert_eq!(assigned(&hand.grant(2, 4)), [(5, 2)]);
 }
 
 #[test]

@@ -122,10 +122,15 @@ fn an_update_leaves_no_gap() {
 }
 
 #[test]
-fn an_update_without_old_sandboxes_is_immediate() {
+fn a_newcomer_serves_with_the_old_revision_where_the_new_one_has_not_come_up() {
     let mut hand = Hand::new(1);
     hand.step(Event::Route(route(2, 1, 3, Balance::Knative)));
-    assert_eq!(released(&hand.grant(1, 1)), [(1, 1, true)], "never the old revision again");
+    hand.grant(1, 1);
+    assert_eq!(assigned(&hand.arrive()), [(1, 1)], "granted after the update, so nothing newer serves");
+    let new = Event::Grant { sandbox: SandboxId(2), revision: 2, slots: 1, fresh: true };
+    assert_eq!(released(&hand.step(new)), []);
+    assert_eq!(released(&hand.finish(1, Outcome::Clean)), [(1, 1, true)]);
+    assert_eq!(released(&hand.grant(3, 1)), [(3, 1, true)], "never beside the new one");
 }
 
 #[test]

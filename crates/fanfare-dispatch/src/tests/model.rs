@@ -22,7 +22,7 @@ enum Op {
     Yield { slots: u32 },
     Retire { sandboxes: u32 },
     Gone { nth: usize },
-    Unavailable { until_update: bool },
+    Unavailable,
     Update { concurrency: u32 },
     Removed,
     Resync,
@@ -55,7 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..4_u32).prop_map(|slots| Op::Yield { slots }),
         2 => (0..4_u32).prop_map(|sandboxes| Op::Retire { sandboxes }),
         2 => nth.prop_map(|nth| Op::Gone { nth }),
-        1 => any::<bool>().prop_map(|until_update| Op::Unavailable { until_update }),
+        1 => Just(Op::Unavailable),
         1 => (1..6_u32).prop_map(|concurrency| Op::Update { concurrency }),
         1 => Just(Op::Removed),
         1 => Just(Op::Resync),
@@ -190,9 +190,9 @@ impl Model {
                     self.gone(sandbox);
                 }
             }
-            Op::Unavailable { until_update } => {
+            Op::Unavailable => {
                 let (reason, text) = (Reason::StartFailed, "".into());
-                self.step(Event::Unavailable { reason, detail: text, log_tail: "".into(), until_update });
+                self.step(Event::Unavailable { reason, detail: text, log_tail: "".into() });
                 assert!(self.waiting.is_empty());
             }
             Op::Update { concurrency } => {
@@ -289,9 +289,9 @@ impl Model {
                 assert!(*slots > 0 && *held >= in_flight + slots, "released while in use");
                 *held -= slots;
                 assert!(!retired || *held == 0, "retired in part");
-                if *held == 0 {
+                // A condemned one is remembered until it is gone, though nothing is held of it.
+                if *held == 0 && !self.condemned.contains(sandbox) {
                     self.held.remove(sandbox);
-                    assert!(!self.condemned.contains(sandbox), "a condemned one's lease stands");
                 }
             }
             Command::Activate => {
@@ -312,9 +312,11 @@ impl Model {
         assert_eq!(queue.in_flight() as usize, self.running.len());
         assert_eq!(queue.queued() as usize, self.waiting.len());
         let stated: BTreeMap<_, _> = queue.leases().map(|lease| (lease.sandbox, lease.slots)).collect();
-        let usable: BTreeMap<_, _> =
-            self.held.clone().into_iter().filter(|(sandbox, _)| !self.condemned.contains(sandbox)).collect();
-        assert_eq!(stated, usable);
+        let held: BTreeMap<_, _> = self.held.clone().into_iter().filter(|(_, slots)| *slots > 0).collect();
+        assert_eq!(stated, held);
+        for sandbox in &self.condemned {
+            assert_eq!(self.held[sandbox], self.in_flight(*sandbox), "no more than what finishes in it");
+        }
         assert!(queue.condemned().eq(self.condemned.iter().copied()));
         if !self.waiting.is_empty() {
             assert_eq!(queue.slots.free_slots(), 0, "somebody waits beside a free slot");

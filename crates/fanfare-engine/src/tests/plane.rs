@@ -179,8 +179,8 @@ impl FakePlane {
             ToDataPlane::Yield { function, slots } => {
                 self.tell(function, now, Event::Yield { slots }, &mut done);
             }
-            ToDataPlane::Unavailable { function, reason, detail, log_tail, until_update } => {
-                let event = Event::Unavailable { reason, detail, log_tail, until_update };
+            ToDataPlane::Unavailable { function, reason, detail, log_tail } => {
+                let event = Event::Unavailable { reason, detail, log_tail };
                 self.tell(function, now, event, &mut done);
             }
             ToDataPlane::Owners(owners) => {

@@ -14,6 +14,7 @@ use fanfare_types::{
 };
 
 use super::plane::{Done, FakePlane};
+use crate::sandbox::Phase;
 use crate::{Command, Engine, EngineConfig, Event};
 
 /// A sandbox as its node has it.
@@ -108,7 +109,23 @@ impl World {
 
     pub(super) fn step(&mut self, event: Event) {
         let mut out = Vec::new();
+        let before: BTreeMap<_, _> =
+            self.engine.sandboxes.iter().map(|(id, s)| (*id, (s.phase, s.overdue_at))).collect();
         self.engine.step(self.now, event, &mut out);
+        for command in &out {
+            if let Command::Node { message: ToNode::Stop { sandbox, .. }, .. } = command
+                && let Some(record) = self.engine.sandboxes.get(sandbox)
+                && let Some((phase, overdue_at)) = before.get(sandbox)
+            {
+                let in_time = matches!(phase, Phase::Ready | Phase::Retiring) && *overdue_at > self.now;
+                assert!(!in_time || record.leased() == 0, "requests in {sandbox} are killed: {record:?}");
+            }
+        }
+        self.hand_out(out);
+    }
+
+    /// Puts what the engine ordered on its way.
+    pub(super) fn hand_out(&mut self, out: Vec<Command>) {
         for command in out {
             match command {
                 Command::Node { node, message } => self.nodes.get_mut(&node).unwrap().to.push_back(message),
@@ -203,22 +220,32 @@ impl World {
     pub(super) fn finish(&mut self, id: DataPlaneId, count: u32) {
         for _ in 0..count {
             let Some(sandbox) = self.planes[&id].first_running() else { return };
-            let mut outcome = Outcome::Broken;
-            for node in self.nodes.values_mut() {
-                if let Some(there) = node.sandboxes.get_mut(&sandbox) {
-                    there.running -= 1;
-                    outcome = Outcome::Clean;
-                    self.served += 1;
-                }
-            }
-            let done = self.planes.get_mut(&id).unwrap().finish(sandbox, outcome, self.now);
-            self.account(done);
+            self.finish_in(id, sandbox);
         }
+    }
+
+    /// The same for one in this sandbox.
+    pub(super) fn finish_in(&mut self, id: DataPlaneId, sandbox: SandboxId) {
+        let mut outcome = Outcome::Broken;
+        for node in self.nodes.values_mut() {
+            if let Some(there) = node.sandboxes.get_mut(&sandbox) {
+                there.running -= 1;
+                outcome = Outcome::Clean;
+                self.served += 1;
+            }
+        }
+        let done = self.planes.get_mut(&id).unwrap().finish(sandbox, outcome, self.now);
+        self.account(done);
     }
 
     /// One running request times out: its data plane condemns the sandbox; user code runs on until it is killed.
     pub(super) fn time_out(&mut self, id: DataPlaneId) {
         let Some(sandbox) = self.planes[&id].first_running() else { return };
+        self.time_out_in(id, sandbox);
+    }
+
+    /// The same for one in this sandbox.
+    pub(super) fn time_out_in(&mut self, id: DataPlaneId, sandbox: SandboxId) {
         let done = self.planes.get_mut(&id).unwrap().finish(sandbox, Outcome::TimedOut, self.now);
         self.account(done);
     }

@@ -251,15 +251,9 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
         (function(), any::<u32>())
             .prop_map(|(function, sandboxes)| ToDataPlane::Retire { function, sandboxes }),
         (sandbox(), gone()).prop_map(|(sandbox, cause)| ToDataPlane::Gone { sandbox, cause }),
-        (function(), reason, text(), text(), any::<bool>()).prop_map(
-            |(function, reason, detail, log_tail, until_update)| ToDataPlane::Unavailable {
-                function,
-                reason,
-                detail,
-                log_tail,
-                until_update
-            }
-        ),
+        (function(), reason, text(), text()).prop_map(|(function, reason, detail, log_tail)| {
+            ToDataPlane::Unavailable { function, reason, detail, log_tail }
+        }),
     ]
 }
 

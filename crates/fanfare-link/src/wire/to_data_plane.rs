@@ -114,13 +114,12 @@ fn encode_alone(message: ToDataPlane, packer: &mut Packer) -> Run {
             }
             Run::Owners(packer.take())
         }
-        ToDataPlane::Unavailable { function, reason, detail, log_tail, until_update } => {
+        ToDataPlane::Unavailable { function, reason, detail, log_tail } => {
             Run::Unavailable(proto::Unavailable {
                 function: function.0,
                 reason: reason.code().to_owned(),
                 detail: detail.as_ref().to_owned(),
                 log_tail: log_tail.as_ref().to_owned(),
-                until_update,
             })
         }
         ToDataPlane::Grant { .. }
@@ -171,7 +170,6 @@ fn decode_run(run: Run, messages: &mut Messages<ToDataPlane>) -> Result<(), Malf
             reason: reason(&unavailable.reason)?,
             detail: shared("a detail", unavailable.detail)?,
             log_tail: shared("a log tail", unavailable.log_tail)?,
-            until_update: unavailable.until_update,
         }),
     }
 }

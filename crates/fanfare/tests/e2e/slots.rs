@@ -67,13 +67,47 @@ async fn two_data_planes_never_exceed_a_sandbox_s_concurrency() {
             if answer.status == 200 {
                 most = most.max(answer.text().parse().unwrap());
             } else {
-                // A sandbox that is killed for an abandoned request takes its neighbours' answers with it only when
-                // they were in it; each such answer says so.
-                assert!(answer.reason().is_some(), "{} {}", answer.status, answer.text());
+                // Those beside an abandoned or timed-out request are unharmed; only their own time can run out.
+                let late = matches!(answer.reason(), Some("request-timeout" | "queue-timeout"));
+                assert!(late, "{} {}", answer.status, answer.text());
             }
         }
     }
     assert!(most <= 3, "a sandbox held {most} requests at once");
     assert!(most >= 2, "the test did not reach the limit: {most}");
+    cluster.shut_down();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_beside_one_that_times_out_get_their_answers() {
+    if !root() {
+        return;
+    }
+    let cluster = Cluster::start(Arrangement::Together).await;
+    cluster.file("beside/main.py", COUNTER);
+    cluster.file(
+        "beside/fanfare.toml",
+        "name = \"beside\"\nconcurrency = 4\n[handler]\nkind = \"http\"\ncommand = [\"/usr/bin/python3\", \"main.py\"]\n[scaling]\nmax = 1\n[timeouts]\nrequest = \"5s\"\n",
+    );
+    cluster.cli_ok(&["deploy", &cluster.path("beside")]);
+    let url = format!("{}/function/beside", cluster.data_planes[0]);
+    let call = |seconds: &'static str| {
+        let (cluster, url) = (&cluster, &url);
+        async move { cluster.send("GET", url, &[("x-sleep", seconds)], "").await }
+    };
+    assert_eq!(call("0").await.status, 200);
+    let late = call("60");
+    let beside = async {
+        // They begin when the other one's time is half over, and end after it.
+        assert_eq!(call("3").await.status, 200);
+        futures_util::future::join3(call("3"), call("3"), call("3")).await
+    };
+    let (late, (a, b, c)) = futures_util::future::join(late, beside).await;
+    assert_eq!((late.status, late.reason()), (504, Some("request-timeout")), "{}", late.text());
+    for answer in [a, b, c] {
+        assert_eq!((answer.status, answer.text()), (200, "4"), "all four were in one sandbox");
+    }
+    let next = call("0").await;
+    assert_eq!((next.status, next.text()), (200, "1"), "in a new one, which never held more");
     cluster.shut_down();
 }
