@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::ControlPlaneError;
+use crate::barrier::Barriers;
 use crate::clock::Clock;
 use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
@@ -33,6 +34,7 @@ pub(crate) struct EngineLoop {
     loads: BTreeMap<DataPlaneId, (u64, u64)>,
     preparing: BTreeMap<RevisionId, Vec<oneshot::Sender<Prepared>>>,
     preparing_count: usize,
+    barriers: Barriers,
     counters: Counters,
     commands: Vec<Command>,
 }
@@ -71,6 +73,7 @@ impl EngineLoop {
             loads: BTreeMap::new(),
             preparing: BTreeMap::new(),
             preparing_count: 0,
+            barriers: Barriers::default(),
             counters: Counters::default(),
             commands: Vec::new(),
         }
@@ -103,6 +106,7 @@ impl EngineLoop {
             for input in batch.drain(..) {
                 self.take(input);
             }
+            self.raise_barrier();
             self.pass_time();
         }
     }
@@ -128,6 +132,7 @@ impl EngineLoop {
                 tx.close();
             }
             self.loads.remove(&data_plane);
+            self.barriers.left(data_plane);
             self.step(Event::DataPlaneLost(data_plane));
         }
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -149,19 +154,30 @@ impl EngineLoop {
                     }
                 }
             }
-            Input::NodeClosed { node, stream } => self.nodes.closed(node, stream),
+            Input::NodeClosed { node, stream } => {
+                self.nodes.closed(node, stream);
+            }
             Input::DataPlaneConnected { data_plane, hello, stream, tx, pulse } => {
                 self.data_plane_connected(data_plane, hello, stream, (tx, pulse));
             }
             Input::FromDataPlane { data_plane, stream, messages, received } => {
                 if self.data_planes.heard(self.clock.now(), data_plane, stream) {
                     for message in messages {
+                        if let FromDataPlane::Reached(number) = message {
+                            self.barriers.reached(data_plane, number);
+                            continue;
+                        }
                         self.note_load(data_plane, &message);
                         self.step(Event::FromDataPlane { data_plane, message, received });
                     }
                 }
             }
-            Input::DataPlaneClosed { data_plane, stream } => self.data_planes.closed(data_plane, stream),
+            Input::DataPlaneClosed { data_plane, stream } => {
+                if self.data_planes.closed(data_plane, stream) {
+                    self.barriers.left(data_plane);
+                }
+            }
+            Input::Barrier { answer } => self.barriers.ask(answer),
             Input::Prepare { revision, answer } => self.prepare(revision, answer),
             Input::TellNodes(messages) => self.tell_nodes(messages),
             // An answer that nobody waits for any more is no loss.
@@ -213,11 +229,23 @@ impl EngineLoop {
                 if let Some(old) = replaced {
                     old.close();
                 }
+                self.barriers.left(data_plane);
                 self.step(Event::DataPlaneConnected { data_plane, hello });
             }
             Err(tx) => {
                 tracing::warn!(%data_plane, name = %hello.name, "refused: a living data plane has this name");
                 tx.close();
+            }
+        }
+    }
+
+    /// Marks the streams behind what callers wait for.
+    fn raise_barrier(&mut self) {
+        let connected = self.data_planes.iter().filter_map(|(id, peer)| Some((id, peer.tx.as_ref()?)));
+        if let Some(number) = self.barriers.raise(connected.clone().map(|(id, _)| id)) {
+            for (_, tx) in connected {
+                // After an overflow the link is closed, which ends the wait, too.
+                let _ = tx.send(ToDataPlane::Mark(number));
             }
         }
     }

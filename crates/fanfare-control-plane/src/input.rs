@@ -56,6 +56,10 @@ pub(crate) enum Input {
         revision: RevisionId,
         answer: oneshot::Sender<Prepared>,
     },
+    /// Answer once every connected data plane has taken in all that was put into this queue before.
+    Barrier {
+        answer: oneshot::Sender<()>,
+    },
     /// Have nodes send log lines.
     TellNodes(Vec<(NodeRef, ToNode)>),
     /// How functions stand, in the order of `ids`: in full, or as an overview.

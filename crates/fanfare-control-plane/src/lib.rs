@@ -9,6 +9,7 @@
 //! Every decision about sandboxes is `fanfare-engine`'s; nothing here decides anything about them.
 
 mod api;
+mod barrier;
 mod blobs;
 mod clock;
 mod control_plane;

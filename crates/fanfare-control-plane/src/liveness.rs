@@ -102,11 +102,10 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
         }
     }
 
-    /// A stream ended; silence counts from the last message.
-    pub(crate) fn closed(&mut self, id: Id, stream: u64) {
-        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.stream == stream) {
-            peer.tx = None;
-        }
+    /// A stream ended; silence counts from the last message. `false`: it had been replaced or given up.
+    pub(crate) fn closed(&mut self, id: Id, stream: u64) -> bool {
+        let peer = self.peers.get_mut(&id).filter(|peer| peer.stream == stream);
+        peer.map(|peer| peer.tx = None).is_some()
     }
 
     /// Peers that are lost by now, each once, with the sending half of a stream that hangs.
@@ -140,7 +139,7 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
         self.peers.get(&id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> + Clone {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
 }
@@ -186,7 +185,7 @@ mod tests {
         let mut peers = peers();
         peers.connect(at(0), 1, named(7), 1, tx("s1")).unwrap();
         peers.heard(at(500), 1, 1);
-        peers.closed(1, 1);
+        assert!(peers.closed(1, 1));
         assert_eq!(peers.expire(at(1_400)), []);
         assert_eq!(
             peers.connect(at(1_499), 1, named(8), 2, tx("s2")),
@@ -194,7 +193,7 @@ mod tests {
             "a restarted process, at once"
         );
         assert!(!peers.heard(at(1_500), 1, 1), "the old stream is void");
-        peers.closed(1, 1);
+        assert!(!peers.closed(1, 1));
         assert!(peers.get(1).is_some_and(|peer| peer.tx.is_some()), "and so is its end");
         assert_eq!(peers.expire(at(2_498)), []);
         assert_eq!(peers.expire(at(2_499)), [(1, Some("s2"))]);

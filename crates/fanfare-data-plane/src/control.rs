@@ -196,6 +196,7 @@ impl Control {
             ToDataPlane::Functions(routes) => routes.iter().for_each(|route| self.function(route)),
             ToDataPlane::FunctionRemoved(id) => self.removed(id),
             ToDataPlane::Synced => self.synced(),
+            ToDataPlane::Mark(number) => self.outlet.send(FromDataPlane::Reached(number)),
             ToDataPlane::Peers(peers) => self.shared.set_peers(peers),
             ToDataPlane::Owners(owners) => {
                 for (id, owner) in owners {

@@ -77,7 +77,7 @@ impl Engine {
                     place: Duration::ZERO,
                     endpoint: None,
                     stages: None,
-                    cpu_milli: 0.0,
+                    cpu_milli: None,
                     leases: SmallVec::new(),
                 },
             );

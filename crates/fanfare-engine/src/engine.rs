@@ -37,6 +37,8 @@ pub struct Engine {
     pub(crate) full: Vec<(Arc<str>, Resources)>,
     /// Which node was asked to prepare a revision.
     pub(crate) preparing: BTreeMap<RevisionId, NodeId>,
+    /// Revisions to be prepared once a node that can has connected, and until when that is waited for.
+    pub(crate) unprepared: BTreeMap<RevisionId, Timestamp>,
     /// Data planes of an earlier leader that have not connected yet; slots of adopted sandboxes wait for them.
     pub(crate) awaited_data_planes: BTreeSet<DataPlaneId>,
     /// Nodes of an earlier leader that have not connected yet; sandboxes that nobody waits for wait for theirs.
@@ -87,6 +89,8 @@ pub(crate) enum Timer {
     Retry(FunctionId),
     /// Requests have waited with no node that could run them.
     NoNode(FunctionId),
+    /// No node that could prepare the revision has connected.
+    Unprepared(RevisionId),
     /// Idle sandboxes may be asked back again.
     MakeRoom,
     /// The sandbox should have left its phase by now.
@@ -113,6 +117,7 @@ impl Engine {
             wishing: BTreeSet::new(),
             full: Vec::new(),
             preparing: BTreeMap::new(),
+            unprepared: BTreeMap::new(),
             awaited_data_planes: config.known_data_planes.iter().copied().collect(),
             awaited_nodes: config.known_nodes.iter().copied().collect(),
             claims: BTreeMap::new(),
@@ -141,7 +146,7 @@ impl Engine {
             Event::FunctionSet { id, spec } => self.function_set(now, id, spec, out),
             Event::FunctionKept { id, spec } => self.function_kept(now, id, spec, out),
             Event::FunctionRemoved(function) => self.function_removed(now, function, out),
-            Event::PrepareRequested(revision) => self.prepare_requested(revision, out),
+            Event::PrepareRequested(revision) => self.prepare_requested(now, revision, out),
             Event::NodeConnected { node, hello } => self.node_connected(now, node, hello, out),
             Event::NodeLost(node) => self.node_lost(now, node, out),
             Event::FromNode { node, message } => self.node_said(now, node, message, out),
@@ -216,7 +221,8 @@ impl Engine {
             }
             FromDataPlane::Failed(failures) => self.requests_failed(now, failures),
             FromDataPlane::Draining => self.data_plane_draining(data_plane, out),
-            FromDataPlane::Heartbeat => {}
+            // The shell's own business.
+            FromDataPlane::Reached(_) | FromDataPlane::Heartbeat => {}
         }
     }
 
@@ -242,6 +248,7 @@ impl Engine {
                 Timer::Recheck(function) => self.recheck_timer(now, function, out),
                 Timer::Retry(function) => self.retry_timer(now, function, out),
                 Timer::NoNode(function) => self.no_node_timer(now, function, out),
+                Timer::Unprepared(revision) => self.unprepared_timer(now, revision, out),
                 Timer::MakeRoom => self.room_wanted = true,
                 Timer::Overdue(sandbox) => self.overdue(now, sandbox, out),
                 Timer::LeaseRecovery => self.lease_recovery_over(now, out),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fanfare_types::{
     FunctionId, FunctionSpec, NodeId, Resources, RevisionId, SandboxUsage, StartFailure, StartFailureKind,
@@ -9,8 +10,11 @@ use fanfare_types::{
 };
 
 use crate::Command;
-use crate::engine::Engine;
+use crate::engine::{Engine, Timer};
 use crate::function::LastFailure;
+
+/// How long a preparation waits for a node that could do it. Covers start-up, and a node that reconnects.
+const PREPARE_NODE_GRACE: Duration = Duration::from_secs(1);
 
 /// A node whose stream is up, or was until a moment ago.
 #[derive(Debug)]
@@ -109,9 +113,10 @@ impl Engine {
     }
 
     /// Asks the node with the most room to prove that the revision starts.
-    pub(crate) fn prepare_requested(&mut self, revision: RevisionId, out: &mut Vec<Command>) {
+    pub(crate) fn prepare_requested(&mut self, now: Timestamp, revision: RevisionId, out: &mut Vec<Command>) {
         let Some(function) = self.functions.get(&revision.function).filter(|f| f.revision == revision.number)
         else {
+            self.unprepared.remove(&revision);
             let detail = "the function was updated or deleted meanwhile".to_owned();
             out.push(Command::Prepared { revision, result: Err(node_failure(detail)) });
             return;
@@ -126,15 +131,35 @@ impl Engine {
             .max_by_key(|id| self.ledger.free(*id).map_or(0, |free| free.memory_bytes));
         match node {
             Some(node) => {
+                self.unprepared.remove(&revision);
                 self.preparing.insert(revision, node);
                 self.tell_revision(node, revision, &spec, out);
                 self.tell_node(node, ToNode::Prepare(revision), out);
             }
             None => {
-                let detail = format!("no connected node has the runtime {}", spec.runtime);
-                out.push(Command::Prepared { revision, result: Err(node_failure(detail)) });
+                let until = *self.unprepared.entry(revision).or_insert(now + PREPARE_NODE_GRACE);
+                self.arm(until, Timer::Unprepared(revision));
             }
         }
+    }
+
+    /// A node has come: it may be what preparations wait for.
+    pub(crate) fn retry_unprepared(&mut self, now: Timestamp, out: &mut Vec<Command>) {
+        for revision in self.unprepared.keys().copied().collect::<Vec<_>>() {
+            self.prepare_requested(now, revision, out);
+        }
+    }
+
+    /// No node has come that could prepare the revision.
+    pub(crate) fn unprepared_timer(&mut self, now: Timestamp, revision: RevisionId, out: &mut Vec<Command>) {
+        if self.unprepared.get(&revision).is_none_or(|until| now < *until) {
+            return;
+        }
+        self.unprepared.remove(&revision);
+        let function = self.functions.get(&revision.function);
+        let runtime = function.map_or("it needs", |function| &function.spec.runtime);
+        let detail = format!("no connected node has the runtime {runtime}");
+        out.push(Command::Prepared { revision, result: Err(node_failure(detail)) });
     }
 
     /// A node answered about a revision.
@@ -170,7 +195,7 @@ impl Engine {
     pub(crate) fn usage(&mut self, _now: Timestamp, usages: &[SandboxUsage]) {
         for usage in usages {
             if let Some(sandbox) = self.sandboxes.get_mut(&usage.sandbox) {
-                sandbox.cpu_milli = usage.cpu_milli as f32;
+                sandbox.cpu_milli = Some(usage.cpu_milli as f32);
             }
         }
     }

@@ -76,7 +76,7 @@ impl Engine {
             place: Default::default(),
             endpoint: record.endpoint,
             stages: None,
-            cpu_milli: 0.0,
+            cpu_milli: None,
             leases: claim.leases.into_iter().collect(),
         };
         self.keep_sandbox(record.sandbox, sandbox);

@@ -57,6 +57,7 @@ impl Engine {
         };
         self.note_room();
         self.tell_node(node, ToNode::Welcome { you: node, epoch: self.config.epoch }, out);
+        self.retry_unprepared(now, out);
         let stated: BTreeMap<SandboxId, SandboxRecord> =
             hello.sandboxes.into_iter().map(|record| (record.sandbox, record)).collect();
         for id in &believed {

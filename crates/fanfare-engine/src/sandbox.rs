@@ -45,8 +45,8 @@ pub(crate) struct Sandbox {
     pub(crate) endpoint: Option<Arc<str>>,
     /// Of its start, until the first data plane has been told.
     pub(crate) stages: Option<Box<Stages>>,
-    /// Last reported CPU use, in thousandths.
-    pub(crate) cpu_milli: f32,
+    /// Last reported CPU use, in thousandths; `None` until the first report.
+    pub(crate) cpu_milli: Option<f32>,
     /// Slots by data plane. Of a condemned sandbox also those that hold none any more, to be told of the end.
     pub(crate) leases: SmallVec<[(DataPlaneId, u32); 1]>,
 }

@@ -380,7 +380,8 @@ impl Engine {
         }
     }
 
-    /// Mean CPU use of the function's ready sandboxes, where CPU decides.
+    /// Mean CPU use of those of the function's ready sandboxes that have reported theirs, where CPU decides. What has
+    /// just become ready is not idle: its use is not known.
     fn cpu_of(&self, id: FunctionId) -> Option<(f64, u32)> {
         let function = self.functions.get(&id)?;
         if !matches!(function.spec.scaling.policy, ScalingPolicy::Hpa(_)) {
@@ -388,7 +389,8 @@ impl Engine {
         }
         let ready = function.active.as_ref()?.sandboxes.iter().filter_map(|s| self.sandboxes.get(s));
         let ready = ready.filter(|s| s.phase == Phase::Ready && s.revision.number == function.revision);
-        let (sum, count) = ready.fold((0.0, 0_u32), |(sum, n), s| (sum + f64::from(s.cpu_milli), n + 1));
+        let known = ready.filter_map(|s| s.cpu_milli);
+        let (sum, count) = known.fold((0.0, 0_u32), |(sum, n), milli| (sum + f64::from(milli), n + 1));
         (count > 0).then(|| (sum / f64::from(count), count))
     }
 }

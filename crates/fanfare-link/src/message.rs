@@ -112,6 +112,7 @@ impl Message for ToDataPlane {
             ToDataPlane::Welcome { .. }
             | ToDataPlane::FunctionRemoved(_)
             | ToDataPlane::Synced
+            | ToDataPlane::Mark(_)
             | ToDataPlane::Revoke { .. }
             | ToDataPlane::Retire { .. }
             | ToDataPlane::Yield { .. } => FIXED,
@@ -144,6 +145,7 @@ impl Message for FromDataPlane {
             FromDataPlane::Demand(_)
             | FromDataPlane::Released { .. }
             | FromDataPlane::Condemned { .. }
+            | FromDataPlane::Reached(_)
             | FromDataPlane::Draining
             | FromDataPlane::Heartbeat => FIXED,
         }

@@ -95,6 +95,8 @@ pub enum ToDataPlane {
         /// Last lines of the failed sandbox's log.
         log_tail: Arc<str>,
     },
+    /// Answer with [`FromDataPlane::Reached`] once everything before this on the stream has been taken in.
+    Mark(u64),
 }
 
 /// Why a sandbox is gone, and what its last words were.
@@ -136,6 +138,8 @@ pub enum FromDataPlane {
     },
     /// Requests of this function failed here since the last such word: at most once for each reason and report interval.
     Failed(RequestFailures),
+    /// Everything up to [`ToDataPlane::Mark`] of this number holds here.
+    Reached(u64),
     /// I am shutting down: grant me only what my waiting requests need, and let others own my functions. Said again on
     /// every new stream.
     Draining,

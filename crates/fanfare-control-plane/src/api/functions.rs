@@ -25,13 +25,13 @@ use super::App;
 use super::body;
 use super::problem::Failure;
 use crate::input::Input;
-use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PREPARE_GRACE};
+use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PREPARE_GRACE, ROUTED_TIMEOUT};
 use crate::registry::{Change, Done, Function};
 
 /// A path parameter, or why it is none.
 pub(super) type Name = Result<Path<String>, PathRejection>;
 
-/// Register a new function. It exists, durably, when this is answered.
+/// Register a new function. When this is answered it exists, durably, and every connected data plane knows it.
 #[utoipa::path(
     post, path = "/v1/functions", tag = "functions", request_body = FunctionDocument,
     responses(
@@ -136,6 +136,7 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
     let function = find(&app, &name)?;
     let change = Change::Delete(function.spec.name.clone());
     app.registry.change(change).await.map_err(|error| Failure::registry(&name, error))?;
+    routed(&app, &name).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -206,6 +207,7 @@ fn unread(json: &[u8], error: FieldError) -> Failure {
 async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Response, Failure> {
     let name = spec.name.as_str();
     let done = app.registry.change(change).await.map_err(|error| Failure::registry(name, error))?;
+    routed(app, name).await;
     let deployed = |id: RevisionId, outcome| {
         Json(DeployResult {
             name: name.to_owned(),
@@ -225,6 +227,17 @@ async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Resp
             return Err(Failure::new(Reason::Internal, "a registration ended as something else"));
         }
     })
+}
+
+/// Waits until every connected data plane knows of a change, so that whoever reads the answer can act on it by any of
+/// them. The change stands either way.
+async fn routed(app: &App, name: &str) {
+    let (answer, answered) = oneshot::channel();
+    // An error is the end of the control plane.
+    let wait = async { app.engine.send(Input::Barrier { answer }).await.is_ok() && answered.await.is_ok() };
+    if tokio::time::timeout(ROUTED_TIMEOUT, wait).await.is_err() {
+        tracing::warn!(function = name, timeout = ?ROUTED_TIMEOUT, "a data plane has not confirmed the change yet");
+    }
 }
 
 /// What the engine says about functions, and its time.

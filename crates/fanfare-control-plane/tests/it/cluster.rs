@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use fanfare_link::{Dialer, LogRecord};
 use fanfare_types::{
-    Epoch, ExitCause, FromNode, FunctionId, GoneCause, SandboxId, SandboxRecord, StartFailure,
+    Epoch, ExitCause, FromDataPlane, FromNode, FunctionId, GoneCause, SandboxId, SandboxRecord, StartFailure,
     StartFailureKind, ToDataPlane, ToNode, limits,
 };
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use serde_json::json;
 
-use crate::peers::{data_plane, demand, node, node_hello, obedient};
+use crate::peers::{data_plane, data_plane_replying, demand, node, node_hello, obedient};
 use crate::world::{World, fake, soon};
 
 fn no_lines() -> BoxStream<'static, LogRecord> {
@@ -265,5 +265,38 @@ async fn a_deleted_functions_sandboxes_stop_and_data_planes_forget_it() {
     .await;
     let cause = GoneCause { exit: ExitCause::Stopped, log_tail: "".into() };
     node.tx.send(FromNode::Exited { sandbox, cause }).unwrap();
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_registration_is_answered_when_every_data_plane_knows_it() {
+    let world = World::new().await;
+    let dialer = world.dialer();
+    let mut prompt = data_plane(&dialer, "prompt", 1).await;
+    let mut slow = data_plane_replying(&dialer, "slow", 1, |_| None).await;
+    for plane in [&mut prompt, &mut slow] {
+        plane.until(|message| (*message == ToDataPlane::Synced).then_some(())).await;
+    }
+    let mark = |message: &ToDataPlane| match message {
+        ToDataPlane::Mark(number) => Some(*number),
+        _ => None,
+    };
+
+    let api = world.api.clone();
+    let created = tokio::spawn(async move { api.create("hello").await });
+    let route = |message: &ToDataPlane| matches!(message, ToDataPlane::Functions(_)).then_some(());
+    slow.until(route).await;
+    let number = slow.until(mark).await;
+    assert!(!created.is_finished(), "the slow one has not said that it knows");
+    slow.tx.send(FromDataPlane::Reached(number)).unwrap();
+    assert_eq!(soon(created).await.unwrap().status.as_u16(), 201);
+
+    let api = world.api.clone();
+    let deleted = tokio::spawn(async move { api.call("DELETE", "/v1/functions/hello").await });
+    slow.until(|message| matches!(message, ToDataPlane::FunctionRemoved(_)).then_some(())).await;
+    slow.until(mark).await;
+    assert!(!deleted.is_finished());
+    drop(slow);
+    assert_eq!(soon(deleted).await.unwrap().status.as_u16(), 204, "who is gone is not waited for");
     world.stop().await;
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use fanfare_link::{Dialer, EpochGate, Link, LogRecord, Receiver, Sender};
+use fanfare_link::{Dialer, EpochGate, Link, LogRecord, Sender};
 use fanfare_types::{
     DataPlaneHello, FromDataPlane, FromNode, FunctionId, FunctionLoad, NodeHello, Resources, SandboxRecord,
     Stages, ToDataPlane, ToNode, limits,
 };
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::world::soon;
@@ -16,17 +17,31 @@ use crate::world::soon;
 /// Messages of one stream in order, with its heartbeats going out until it is dropped.
 pub(crate) struct Peer<Tx: fanfare_link::Message, Rx: fanfare_link::Message> {
     pub(crate) tx: Sender<Tx>,
-    rx: Receiver<Rx>,
+    rx: mpsc::UnboundedReceiver<Vec<Rx>>,
     received: std::collections::VecDeque<Rx>,
     heart: AbortOnDropHandle<()>,
+    _reader: AbortOnDropHandle<()>,
 }
 
 pub(crate) type Node = Peer<FromNode, ToNode>;
 pub(crate) type DataPlane = Peer<FromDataPlane, ToDataPlane>;
 
 impl<Tx: fanfare_link::Message, Rx: fanfare_link::Message> Peer<Tx, Rx> {
-    fn new(link: Link<Tx, Rx>, heartbeat: fn() -> Tx) -> Self {
-        let Link { tx, rx } = link;
+    /// `reply` is given at once, whether or not the test reads what it replies to.
+    fn new(link: Link<Tx, Rx>, heartbeat: fn() -> Tx, reply: fn(&Rx) -> Option<Tx>) -> Self {
+        let Link { tx, rx: mut stream } = link;
+        let (read, rx) = mpsc::unbounded_channel();
+        let replies = tx.clone();
+        let reader = AbortOnDropHandle::new(tokio::spawn(async move {
+            while let Some(batch) = stream.recv().await {
+                for reply in batch.messages.iter().filter_map(reply) {
+                    let _ = replies.send(reply);
+                }
+                if read.send(batch.messages).is_err() {
+                    return;
+                }
+            }
+        }));
         let beats = tx.clone();
         let heart = AbortOnDropHandle::new(tokio::spawn(async move {
             let mut every = tokio::time::interval(limits::HEARTBEAT_INTERVAL);
@@ -37,13 +52,13 @@ impl<Tx: fanfare_link::Message, Rx: fanfare_link::Message> Peer<Tx, Rx> {
                 }
             }
         }));
-        Peer { tx, rx, received: std::collections::VecDeque::new(), heart }
+        Peer { tx, rx, received: std::collections::VecDeque::new(), heart, _reader: reader }
     }
 
     /// The next message; `None` when the stream is closed.
     pub(crate) async fn next(&mut self) -> Option<Rx> {
         while self.received.is_empty() {
-            self.received.extend(soon(self.rx.recv()).await?.messages);
+            self.received.extend(soon(self.rx.recv()).await?);
         }
         self.received.pop_front()
     }
@@ -79,10 +94,24 @@ pub(crate) async fn node(dialer: &Dialer, hello: NodeHello) -> Node {
     let gate = EpochGate::new(hello.epoch_seen);
     let link = soon(dialer.node(gate)).await.unwrap();
     link.tx.send(FromNode::Hello(hello)).unwrap();
-    Peer::new(link, || FromNode::Heartbeat)
+    Peer::new(link, || FromNode::Heartbeat, |_| None)
 }
 
+/// A data plane that confirms what it is told.
 pub(crate) async fn data_plane(dialer: &Dialer, name: &str, incarnation: u64) -> DataPlane {
+    let confirm = |message: &ToDataPlane| match message {
+        ToDataPlane::Mark(number) => Some(FromDataPlane::Reached(*number)),
+        _ => None,
+    };
+    data_plane_replying(dialer, name, incarnation, confirm).await
+}
+
+pub(crate) async fn data_plane_replying(
+    dialer: &Dialer,
+    name: &str,
+    incarnation: u64,
+    reply: fn(&ToDataPlane) -> Option<FromDataPlane>,
+) -> DataPlane {
     let link = soon(dialer.data_plane(EpochGate::default())).await.unwrap();
     let hello = DataPlaneHello {
         name: Arc::from(name),
@@ -93,7 +122,7 @@ pub(crate) async fn data_plane(dialer: &Dialer, name: &str, incarnation: u64) ->
         condemned: Vec::new(),
     };
     link.tx.send(FromDataPlane::Hello(hello)).unwrap();
-    Peer::new(link, || FromDataPlane::Heartbeat)
+    Peer::new(link, || FromDataPlane::Heartbeat, reply)
 }
 
 /// Requests that wait.

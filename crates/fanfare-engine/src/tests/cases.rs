@@ -486,11 +486,15 @@ fn preparing_is_answered_with_or_without_a_node() {
     world.set_function(F, 1, spec("f", 1, Scaling::default()));
     let revision = RevisionId { function: F, number: 1 };
     world.step(Event::PrepareRequested(revision));
+    assert_eq!(world.prepared, vec![], "a node may yet connect");
+    world.pass(secs(1));
     assert!(world.prepared.pop().unwrap().1.is_err());
-    world.add_node(N, 1);
     world.step(Event::PrepareRequested(revision));
+    world.add_node(N, 1);
     world.settle();
-    assert_eq!(world.prepared, vec![(revision, Ok(()))]);
+    assert_eq!(world.prepared, vec![(revision, Ok(()))], "by the node that has just come, and once");
+    world.pass(secs(2));
+    assert_eq!(world.prepared.len(), 1);
 }
 
 #[test]

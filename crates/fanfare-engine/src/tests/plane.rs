@@ -191,7 +191,7 @@ impl FakePlane {
                     };
                 }
             }
-            ToDataPlane::Welcome { .. } | ToDataPlane::Peers(_) => {}
+            ToDataPlane::Welcome { .. } | ToDataPlane::Peers(_) | ToDataPlane::Mark(_) => {}
         }
         done
     }

@@ -49,6 +49,7 @@ impl Wire for FromDataPlane {
                 }
                 FromDataPlane::Hello(hello) => Run::Hello(hello_to_wire(&hello)),
                 FromDataPlane::Failed(failures) => Run::Failed(failures_to_wire(&failures)),
+                FromDataPlane::Reached(number) => Run::Reached(number),
                 FromDataPlane::Draining => Run::Draining(proto::Unit {}),
                 FromDataPlane::Heartbeat => Run::Heartbeat(proto::Unit {}),
             };
@@ -83,6 +84,7 @@ impl Wire for FromDataPlane {
                 Run::Failed(failures) => {
                     messages.push(FromDataPlane::Failed(failures_from_wire(failures)?))?;
                 }
+                Run::Reached(number) => messages.push(FromDataPlane::Reached(number))?,
                 Run::Draining(proto::Unit {}) => messages.push(FromDataPlane::Draining)?,
                 Run::Heartbeat(proto::Unit {}) => messages.push(FromDataPlane::Heartbeat)?,
             }

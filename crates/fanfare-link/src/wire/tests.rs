@@ -243,6 +243,7 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
         vec(route(), 0..10).prop_map(ToDataPlane::Functions),
         function().prop_map(ToDataPlane::FunctionRemoved),
         Just(ToDataPlane::Synced),
+        any::<u64>().prop_map(ToDataPlane::Mark),
         vec((data_plane(), text()), 0..5).prop_map(ToDataPlane::Peers),
         vec((function(), option::of(data_plane())), 0..5).prop_map(ToDataPlane::Owners),
         grant,
@@ -290,6 +291,7 @@ fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
         failed.prop_map(FromDataPlane::Failed),
         Just(FromDataPlane::Draining),
         Just(FromDataPlane::Heartbeat),
+        any::<u64>().prop_map(FromDataPlane::Reached),
     ]
 }
 

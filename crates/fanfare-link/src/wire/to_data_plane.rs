@@ -99,6 +99,7 @@ fn encode_alone(message: ToDataPlane, packer: &mut Packer) -> Run {
         }
         ToDataPlane::FunctionRemoved(function) => Run::FunctionRemoved(function.0),
         ToDataPlane::Synced => Run::Synced(proto::Unit {}),
+        ToDataPlane::Mark(number) => Run::Mark(number),
         ToDataPlane::Peers(peers) => {
             for (id, address) in &peers {
                 packer.u32(id.0).text(address);
@@ -156,6 +157,7 @@ fn decode_run(run: Run, messages: &mut Messages<ToDataPlane>) -> Result<(), Malf
         }
         Run::FunctionRemoved(function) => messages.push(ToDataPlane::FunctionRemoved(FunctionId(function))),
         Run::Synced(proto::Unit {}) => messages.push(ToDataPlane::Synced),
+        Run::Mark(number) => messages.push(ToDataPlane::Mark(number)),
         Run::Peers(bytes) => messages.push(ToDataPlane::Peers(Unpacker::new(&bytes).list(|record| {
             let id = DataPlaneId(record.u32()?);
             Ok((id, Arc::from(record.text("a data plane's address")?)))

@@ -128,3 +128,25 @@ async fn a_node_offers_fake_sandboxes_beside_real_ones() {
     assert_eq!(cluster.call("real", "").await.text(), "real");
     cluster.shut_down();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_was_told_that_a_function_exists_can_call_it_anywhere() {
+    let cluster = Cluster::start_with(
+        Arrangement::Apart { data_planes: 3 },
+        &["--emulate", "2", "--cpus", "64", "--memory", "64GiB"],
+    )
+    .await;
+    for round in 0..40 {
+        let name = format!("f{round}");
+        register(&cluster, &name).await;
+        let answers = join_all((0..3).map(|data_plane| cluster.call_at(data_plane, &name, "x"))).await;
+        for answer in answers {
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        let deleted = cluster.api("DELETE", &format!("/v1/functions/{name}"), None).await;
+        assert_eq!(deleted.status, 204);
+        let answers = join_all((0..3).map(|data_plane| cluster.call_at(data_plane, &name, "x"))).await;
+        assert!(answers.iter().all(|answer| answer.status == 404), "nobody calls what is deleted");
+    }
+    cluster.shut_down();
+}
