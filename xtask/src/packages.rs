@@ -8,6 +8,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/python3", "python3"),
     ("/usr/lib/python3/dist-packages/pip", "python3-pip"),
     ("/usr/bin/node", "nodejs"),
+    ("/usr/bin/npm", "npm"),
     ("/usr/bin/curl", "curl"),
     ("/usr/bin/cc", "gcc"),
     ("/sbin/ip", "iproute2"),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_types::{FunctionId, StartFailure, StartFailureKind};
+use fanfare_types::{FunctionId, StartFailure, StartFailureKind, limits};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -26,6 +26,8 @@ use crate::shared::Shared;
 
 const LIMITS: Limits = Limits { memory_bytes: 2 << 30, cpu_milli: 0, pids: 256 };
 const TMP_BYTES: u64 = 1 << 30;
+/// How often the size of what it has written is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What to run.
 #[derive(Debug)]
@@ -37,12 +39,16 @@ pub(crate) struct Build {
     pub(crate) uid: Option<u32>,
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<String>,
+    /// Its working directory, inside.
+    pub(crate) cwd: &'static str,
     pub(crate) binds: Vec<Bind>,
     /// Where it may connect to; nowhere without.
     pub(crate) egress: Option<Arc<Policy>>,
     /// The directory that becomes `/out`, made and owned by the build's user; removed again on failure.
     pub(crate) out: PathBuf,
     pub(crate) timeout: Duration,
+    /// Files that it finds in `/out`.
+    pub(crate) files: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl Build {
@@ -71,6 +77,10 @@ impl Build {
                 Err(failure(kind, format!("{}: {status}", self.what)))
             }
             Ended::Status(None) => Err(failure(kind, format!("{}: killed", self.what))),
+            Ended::TooLarge => Err(failure(
+                kind,
+                format!("{}: more than {} MiB, the limit of one", self.what, limits::DEPS_BYTES_MAX >> 20),
+            )),
             Ended::Late => {
                 Err(failure(kind, format!("{}: not done after {} s", self.what, self.timeout.as_secs())))
             }
@@ -96,11 +106,15 @@ impl Build {
             std::os::unix::fs::chown(&self.out, Some(uid), Some(uid))
                 .map_err(|e| node_failure("build directory", e))?;
         }
+        for (name, content) in &self.files {
+            std::fs::write(self.out.join(name), content).map_err(|e| node_failure("build directory", e))?;
+        }
         let (mut outputs, stdout, stderr) =
             Outputs::open(log, self.uid).map_err(|e| node_failure("pipes", e))?;
         let mut spec = base_spec(name, self.uid);
         spec.argv = std::mem::take(&mut self.argv);
         spec.env = std::mem::take(&mut self.env);
+        spec.cwd = self.cwd.to_owned();
         spec.tmp_bytes = TMP_BYTES;
         spec.binds = std::mem::take(&mut self.binds);
         spec.binds.push(Bind { from: text(&self.out)?, to: OUT_DIR.to_owned(), writable: true });
@@ -116,12 +130,30 @@ impl Build {
         ended.unwrap_or(Ok(Ended::Late))
     }
 
+    /// Resolves when what it has written is over the limit.
+    async fn grown(&self) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            let out = self.out.clone();
+            let bytes = tokio::task::spawn_blocking(move || crate::deps::size(&out)).await;
+            if bytes.is_ok_and(|bytes| bytes > limits::DEPS_BYTES_MAX) {
+                return;
+            }
+        }
+    }
+
     async fn ended(&self, process: &mut Process, log: &Log) -> Result<Ended, StartFailure> {
         let mut status = None;
         // Ends with this.
         let mut proxy = JoinSet::new();
+        let grown = self.grown();
+        tokio::pin!(grown);
         loop {
-            match process.event().await {
+            let event = tokio::select! {
+                event = process.event() => event,
+                () = &mut grown => return Ok(Ended::TooLarge),
+            };
+            match event {
                 Event::Exited(s) => status = Some(s),
                 Event::Ended => return Ok(Ended::Status(status)),
                 Event::SetupFailed { step, errno } => {
@@ -142,6 +174,7 @@ impl Build {
 enum Ended {
     Status(Option<i32>),
     Late,
+    TooLarge,
 }
 
 /// A socket of the build's network namespace, as a listener there.

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use fanfare_types::limits;
+
 use crate::launcher::LAUNCHER_ARGUMENT;
 
 /// Bytes of a run directory's path: socket paths below it must fit the kernel's 107.
@@ -44,6 +46,9 @@ pub struct ProcessOptions {
     pub uids: Range<u32>,
     /// Network namespaces kept ready, 40 to 80 KiB of kernel memory each.
     pub netns_pool: usize,
+    /// Bytes of installed dependencies that are kept: of those that no revision here uses, what has not been used for
+    /// longest makes way.
+    pub deps_bytes_max: u64,
 }
 
 impl ProcessOptions {
@@ -58,6 +63,7 @@ impl ProcessOptions {
             node: "/usr/bin/node".into(),
             uids: 1_879_048_192..1_879_048_192 + 65_536,
             netns_pool: 32,
+            deps_bytes_max: limits::DEPS_BYTES_KEPT_DEFAULT,
         }
     }
 }

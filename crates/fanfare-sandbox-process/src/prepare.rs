@@ -41,7 +41,7 @@ async fn prepare(shared: &Arc<Shared>, revision: &Arc<Revision>) -> Result<Arc<P
         }
         Contract::Node { .. } => {
             interpreter(&options.node)?;
-            (Some(""), None)
+            (Some(""), deps::node(shared, revision, &code).await?)
         }
         Contract::Http { .. } | Contract::Fake => (None, None),
     };

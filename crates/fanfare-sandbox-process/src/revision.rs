@@ -8,7 +8,7 @@ use fanfare_types::{Contract, RevisionSpec, StartFailure, StartFailureKind};
 
 use crate::attempts::Attempts;
 use crate::launcher::protocol::Bind;
-use crate::root::{DEPS_DIR, FUNCTION_DIR, SHIM_DIR};
+use crate::root::{DEPS_DIR, FUNCTION_DIR, MODULES_DIR, SHIM_DIR};
 use crate::zygote::Zygotes;
 
 /// The port that a program binds when it takes no inherited listener.
@@ -127,7 +127,10 @@ pub(crate) fn assemble(
     env.set("FANFARE_REVISION", &spec.id.number.to_string());
     env.set("FANFARE_MEMORY_LIMIT_MB", &(spec.sizing.limit.memory_bytes >> 20).to_string());
     let mut binds = vec![read_only(files.code, FUNCTION_DIR)?];
-    if let Some(deps) = files.deps {
+    if let (Some(modules), Contract::Node { .. }) = (files.deps, &spec.contract) {
+        // Where Node.js looks last, whatever kind of module asks.
+        binds.push(read_only(modules, MODULES_DIR)?);
+    } else if let Some(deps) = files.deps {
         binds.push(read_only(deps, DEPS_DIR)?);
         env.set("FANFARE_DEPS_DIR", DEPS_DIR);
         let path =

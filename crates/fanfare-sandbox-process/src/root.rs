@@ -21,6 +21,8 @@ use crate::sys;
 pub(crate) const FUNCTION_DIR: &str = "/function";
 /// Where a sandbox finds installed dependencies.
 pub(crate) const DEPS_DIR: &str = "/deps";
+/// Where a sandbox finds installed JavaScript modules.
+pub(crate) const MODULES_DIR: &str = "/node_modules";
 /// Where a sandbox finds the language shims.
 pub(crate) const SHIM_DIR: &str = "/shim";
 /// Where a build writes.
@@ -72,7 +74,19 @@ pub(crate) fn build(root: &Path) -> io::Result<Powers> {
         rustix::mount::mount("fanfare", root, "tmpfs", MountFlags::NOSUID, options.as_c_str()),
     )?;
     for dir in [
-        "usr", "function", "deps", "shim", "out", "wheels", "tmp", "proc", "dev/shm", "etc/ssl", "run", "var",
+        "usr",
+        "function",
+        "deps",
+        "node_modules",
+        "shim",
+        "out",
+        "wheels",
+        "tmp",
+        "proc",
+        "dev/shm",
+        "etc/ssl",
+        "run",
+        "var",
     ] {
         let path = root.join(dir);
         at("make", &path, fs::create_dir_all(&path))?;

@@ -316,5 +316,6 @@ async fn gone(mut gone: tokio::sync::watch::Receiver<bool>) {
 /// Releases what is kept for a revision that has no sandboxes any more.
 async fn release(shared: &Shared, revision: &Revision) {
     revision.zygotes.close().boxed().await;
+    shared.deps.release(revision.spec.id);
     shared.release_uid(revision);
 }

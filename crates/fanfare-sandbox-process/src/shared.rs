@@ -15,6 +15,7 @@ use tokio::task::JoinError;
 
 use crate::broker::SocketRequests;
 use crate::cgroup::{Cgroup, Cgroups, Limits};
+use crate::deps::Store;
 use crate::journal::{Item, Journal, Kind};
 use crate::link::Links;
 use crate::options::ProcessOptions;
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) sandboxes: Mutex<BTreeMap<SandboxId, Handle>>,
     revisions: Mutex<Revisions>,
     pub(crate) closing: AtomicBool,
+    pub(crate) deps: Store,
     file_work: Semaphore,
     counter: AtomicU64,
     /// Owners of journal entries that are not sandboxes.
@@ -89,6 +91,7 @@ impl Shared {
     ) -> Self {
         Shared {
             journal: Journal::new(&options.run_dir),
+            deps: Store::new(options.data_dir.join("deps"), options.deps_bytes_max),
             options,
             outlets,
             root,

@@ -107,10 +107,12 @@ impl Shims {
             uid: revision.uid,
             argv: std::iter::once(text(python)?).chain(argv.map(str::to_owned)).collect(),
             env: vec!["LANG=C.UTF-8".to_owned(), "HOME=/tmp".to_owned()],
+            cwd: "/",
             binds: vec![Bind { from: text(&self.dir)?, to: SHIM_DIR.to_owned(), writable: false }],
             egress: None,
             out: out.clone(),
             timeout: COMPILE_TIMEOUT,
+            files: Vec::new(),
         };
         build.run(shared, StartFailureKind::Node).await?;
         let compiled = fs::read(out.join("shim.pyc")).and_then(|bytes| publish(&self.dir, &name, &bytes));

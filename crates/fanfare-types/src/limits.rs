@@ -28,6 +28,10 @@ pub const COMMAND_BYTES_MAX: usize = 32 * 1024;
 pub const HANDLER_LEN_MAX: usize = 1_024;
 /// Bytes of one function's code, packed.
 pub const CODE_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of one installation of a function's dependencies.
+pub const DEPS_BYTES_MAX: u64 = 4 << 30;
+/// Bytes of installed dependencies that a node keeps, unless it says otherwise.
+pub const DEPS_BYTES_KEPT_DEFAULT: u64 = 10 << 30;
 /// Bytes of a JSON body on the control API.
 pub const API_BODY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a request head that the data plane reads: 64 KiB of headers and the request line.

@@ -8,7 +8,7 @@ use fanfare_control_plane::{ControlPlane, ControlPlaneError};
 use fanfare_data_plane::DataPlane;
 use fanfare_link::Dialer;
 use fanfare_policy::Placement;
-use fanfare_types::Resources;
+use fanfare_types::{Resources, limits};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,7 @@ use crate::roles::{self, NodeSettings, RunningNode, Sandboxes};
 pub(crate) struct LocalOptions {
     pub(crate) data_dir: PathBuf,
     pub(crate) run_dir: PathBuf,
+    pub(crate) deps_bytes_max: u64,
     pub(crate) capacity: Resources,
     pub(crate) api_address: SocketAddr,
     pub(crate) link_address: Option<SocketAddr>,
@@ -35,6 +36,7 @@ impl LocalOptions {
         LocalOptions {
             data_dir: directory.join("data"),
             run_dir: directory.join("run"),
+            deps_bytes_max: limits::DEPS_BYTES_KEPT_DEFAULT,
             capacity,
             api_address: free,
             link_address: None,
@@ -104,6 +106,7 @@ impl Local {
             capacity: options.capacity,
             data_dir: options.data_dir,
             run_dir: options.run_dir,
+            deps_bytes_max: options.deps_bytes_max,
             sandboxes: options.sandboxes,
         };
         let node = RunningNode::start(settings, dialer).await?;

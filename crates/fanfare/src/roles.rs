@@ -64,6 +64,7 @@ pub(crate) struct NodeSettings {
     pub(crate) capacity: Resources,
     pub(crate) data_dir: PathBuf,
     pub(crate) run_dir: PathBuf,
+    pub(crate) deps_bytes_max: u64,
     pub(crate) sandboxes: Sandboxes,
 }
 
@@ -125,7 +126,9 @@ fn real_node(
     let data_dir = settings.data_dir.join("node");
     make_private(&data_dir, "--data-dir")?;
     make_private(&run_dir, "--run-dir")?;
-    let process = ProcessOptions::new(&run_dir, data_dir.join("process"));
+    let deps_bytes_max = settings.deps_bytes_max;
+    let process =
+        ProcessOptions { deps_bytes_max, ..ProcessOptions::new(&run_dir, data_dir.join("process")) };
     let fake = fake.map(|options| Ok::<_, Failure>((options, fake_listener()?))).transpose()?;
     let runtimes: RuntimeFactory = Box::new(move |outlets| {
         Box::pin(async move {

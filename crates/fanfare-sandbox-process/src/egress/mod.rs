@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::logs::Log;
 use crate::revision::sentence;
-pub(crate) use policy::Policy;
+pub(crate) use policy::{NPM, PIP, Policy};
 use policy::{Route, Target};
 
 /// Where the proxy listens inside.

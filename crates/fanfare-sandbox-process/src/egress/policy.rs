@@ -9,8 +9,30 @@ use tokio::net::{TcpStream, lookup_host};
 /// Ports of public addresses.
 const WEB: [u16; 2] = [80, 443];
 
-/// Where pip installs from unless told otherwise: reached wherever the node's resolver says, for a mirror may stand in.
-const PIP_DEFAULTS: &str = "https://pypi.org https://files.pythonhosted.org";
+/// A program that installs.
+#[derive(Debug)]
+pub(crate) struct Installer {
+    /// How the names of variables with its settings begin, in lower case.
+    prefix: &'static str,
+    /// Which of its settings are proxies: for both protocols, for HTTPS alone.
+    proxies: [&'static str; 2],
+    /// Where it installs from unless told otherwise: reached wherever the node's resolver says, for a mirror may stand in.
+    defaults: &'static str,
+}
+
+/// Python's.
+pub(crate) const PIP: Installer = Installer {
+    prefix: "pip_",
+    proxies: ["pip_proxy", ""],
+    defaults: "https://pypi.org https://files.pythonhosted.org",
+};
+
+/// Node.js's.
+pub(crate) const NPM: Installer = Installer {
+    prefix: "npm_config_",
+    proxies: ["npm_config_proxy", "npm_config_https_proxy"],
+    defaults: "https://registry.npmjs.org",
+};
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,33 +104,40 @@ impl fmt::Debug for Policy {
 }
 
 impl Policy {
-    /// From environment variables and the text of a `pip.conf`: every URL in what concerns pip names a target.
-    pub(crate) fn new<'a>(vars: impl Iterator<Item = (&'a str, &'a str)>, pip_conf: &str) -> Self {
+    /// From environment variables and the text of the installer's own settings: every URL in what concerns it names a
+    /// target.
+    pub(crate) fn new<'a>(
+        installer: &Installer,
+        vars: impl Iterator<Item = (&'a str, &'a str)>,
+        config: &str,
+    ) -> Self {
         let mut policy = Policy::default();
         for (name, value) in vars {
-            match name.to_ascii_lowercase().as_str() {
+            let name = name.to_ascii_lowercase();
+            match name.as_str() {
                 "http_proxy" => policy.http = Upstream::parse(value),
                 "https_proxy" => policy.https = Upstream::parse(value),
-                "pip_proxy" => {
+                name if installer.proxies[1] == name => policy.https = Upstream::parse(value),
+                name if installer.proxies[0] == name => {
                     policy.http = Upstream::parse(value);
                     policy.https = policy.http.clone();
                 }
                 "no_proxy" => {
                     policy.no_proxy = value.split(',').map(|s| s.trim().to_ascii_lowercase()).collect();
                 }
-                _ if name.starts_with("PIP_") => policy.named.extend(targets(value)),
+                name if name.starts_with(installer.prefix) => policy.named.extend(targets(value)),
                 _ => {}
             }
         }
-        policy.named.extend(targets(pip_conf));
-        policy.named.extend(targets(PIP_DEFAULTS));
+        policy.named.extend(targets(config));
+        policy.named.extend(targets(installer.defaults));
         policy
     }
 
     /// Connects to the target, or says why not.
     pub(super) async fn connect(&self, target: &Target, is_tunnel: bool) -> Result<Route, String> {
         let allowed = |ip: IpAddr| self.named.contains(target) || WEB.contains(&target.port) && is_public(ip);
-        let refusal = "only public addresses on ports 80 and 443 may be reached, and what the node's settings for pip name";
+        let refusal = "only public addresses on ports 80 and 443 may be reached, and what the node's settings for the installer name";
         let upstream = if is_tunnel { &self.https } else { &self.http };
         if let Some(upstream) = upstream.as_ref().filter(|_| !self.bypasses(&target.host)) {
             // Its resolver decides what a name means; an address means itself.
@@ -275,7 +304,8 @@ mod tests {
             ("no_proxy", "localhost, .internal.example"),
             ("OTHER", "http://no.example"),
         ];
-        let policy = Policy::new(vars.into_iter(), "[global]\nfind-links = http://files.example:81/x\n");
+        let policy =
+            Policy::new(&PIP, vars.into_iter(), "[global]\nfind-links = http://files.example:81/x\n");
         let named: Vec<_> = policy.named.iter().map(Target::to_string).collect();
         let settings = ["index.example:443", "10.0.0.1:8080", "[fd00::1]:80", "files.example:81"];
         let defaults = ["pypi.org:443", "files.pythonhosted.org:443"];

@@ -8,7 +8,7 @@ async fn proxy(allowed: u16) -> (TcpStream, Arc<Mutex<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let url = format!("http://127.0.0.1:{allowed}/simple");
-    let policy = Policy::new([("PIP_INDEX_URL", url.as_str())].into_iter(), "");
+    let policy = Policy::new(&PIP, [("PIP_INDEX_URL", url.as_str())].into_iter(), "");
     let said = Arc::<Mutex<String>>::default();
     let lines = said.clone();
     let log = Log::new(Arc::new(move |line| lines.lock().push_str(&line.text)), FunctionId(1), None);

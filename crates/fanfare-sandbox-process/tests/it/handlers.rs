@@ -22,6 +22,8 @@ cases![
     a_missing_interpreter_is_named,
     requirements_are_installed_once,
     dependencies_never_come_from_another_function,
+    javascript_dependencies_are_installed_once,
+    a_missing_npm_is_named,
 ];
 
 fn python(lab: &Lab, function: u32, files: &[(&str, &str)]) -> RevisionSpec {
@@ -357,6 +359,62 @@ fn dependencies_never_come_from_another_function() {
         let failure = lab.create(3, &python(&lab, 3, &files)).await.unwrap_err();
         assert_eq!(failure.kind, StartFailureKind::DependenciesFailed, "{failure:?}");
         lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
+
+fn javascript(lab: &Lab, function: u32, files: &[(&str, &str)]) -> RevisionSpec {
+    let code = Some(lab.codes.add(lab.dir.path(), files));
+    revision(function, code, Contract::Node { file: files[0].0.into(), handler: "handler".into() })
+}
+
+/// From the registry that this machine's npm is set to.
+fn javascript_dependencies_are_installed_once() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let manifest =
+            ("package.json", r#"{"scripts": {"install": "exit 1"}, "dependencies": {"ms": "2.1.3"}}"#);
+        let common = "const ms = require('ms'); exports.handler = () => ms(60000);";
+        let module = "import ms from 'ms'; export const handler = () => ms('2 days');";
+        for (n, (file, text, want)) in (1..).zip([("f.js", common, "1m"), ("f.mjs", module, "172800000")]) {
+            let spec = javascript(&lab, n, &[(file, text), manifest]);
+            let started = lab.create(u64::from(n), &spec).await.unwrap_or_else(|f| panic!("{f:?}"));
+            assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, want.to_owned()));
+        }
+        let installed = || std::fs::read_dir(lab.dir.path().join("data/deps")).unwrap().count();
+        assert_eq!(installed(), 1, "two functions, one list");
+        let lock = r#"{"lockfileVersion": 3, "packages": {"": {"dependencies": {"ms": "2.1.3"}},
+            "node_modules/ms": {"version": "2.1.2", "integrity": "sha512-6FlzubTLZG3J2a/NVCAleEhjzq5oxgHyaCU9yYXvcLsvoVaHJq/s5xXI6/XXP6tz7R9xAOtHnSO/tXtF3WRTlA=="}}}"#;
+        let spec = javascript(&lab, 3, &[("f.js", common), manifest, ("package-lock.json", lock)]);
+        let failure = lab.create(3, &spec).await.unwrap_err();
+        assert_eq!(failure.kind, StartFailureKind::DependenciesFailed, "{failure:?}");
+        lab.line("ms@2.1.2").await;
+        assert_eq!(installed(), 1);
+        // What the code brings along is used as it is.
+        let own = javascript(&lab, 4, &[("f.js", common), manifest]);
+        let dir = lab.dir.path().join("code-3/node_modules/ms");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("index.js"), "module.exports = () => 'own';").unwrap();
+        let started = lab.create(4, &own).await.unwrap_or_else(|f| panic!("{f:?}"));
+        assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "own".to_owned()));
+        lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
+
+fn a_missing_npm_is_named() {
+    block_on(async {
+        // An interpreter that sandboxes see, in a directory without npm.
+        let dir = tempfile::Builder::new().prefix("fanfare-node").tempdir_in("/usr/local/lib").unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let node = dir.path().join("node");
+        std::os::unix::fs::symlink(std::fs::canonicalize("/usr/bin/node").unwrap(), &node).unwrap();
+        let lab = Lab::with(crate::support::directory(), |o| o.node = node).await;
+        let manifest = ("package.json", r#"{"dependencies": {"ms": "2.1.3"}}"#);
+        let spec = javascript(&lab, 1, &[("f.js", "exports.handler = () => 1"), manifest]);
+        let failure = lab.create(1, &spec).await.unwrap_err();
+        assert_eq!(failure.kind, StartFailureKind::InterpreterMissing, "{failure:?}");
+        assert!(failure.detail.contains("npm") && failure.detail.contains("package.json"), "{failure:?}");
         lab.close().await;
     });
 }

@@ -240,6 +240,9 @@ pub(crate) struct CapacityArgs {
     /// Memory for sandboxes, e.g. 8GiB [default: three quarters].
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) memory: Option<u64>,
+    /// How much of functions' installed dependencies is kept: what no function here uses makes way beyond it.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "10GiB")]
+    pub(crate) deps_max: u64,
 }
 
 impl CapacityArgs {

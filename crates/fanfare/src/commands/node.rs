@@ -27,6 +27,7 @@ pub(crate) async fn run(args: &NodeArgs, printer: Printer) -> Result<Exit, Failu
         capacity: args.capacity.resources(),
         data_dir: args.dirs.data_dir()?,
         run_dir: args.dirs.run_dir()?,
+        deps_bytes_max: args.capacity.deps_max,
         sandboxes,
     };
     let node = tokio::select! {

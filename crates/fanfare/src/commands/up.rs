@@ -14,6 +14,7 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
     let options = LocalOptions {
         data_dir: args.dirs.data_dir()?,
         run_dir: args.dirs.run_dir()?,
+        deps_bytes_max: args.capacity.deps_max,
         capacity: args.capacity.resources(),
         api_address: args.api_listen,
         link_address: Some(args.grpc_listen),

@@ -1,14 +1,12 @@
-//! Dependencies of Python handlers: a `requirements.txt` beside the handler, installed once per content.
+//! Dependencies of Python handlers: what `requirements.txt` names, by pip.
 //!
 //! What is installed may run in every function whose content is the same. So a function's own files must have no part
 //! in it: a list that names some is installed for that code alone, and none are imported by pip itself.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use fanfare_types::{StartFailure, StartFailureKind};
 
@@ -26,8 +24,6 @@ pub(crate) const REQUIREMENTS: &str = "requirements.txt";
 const PIP_CONF: &str = "/etc/pip.conf";
 /// Bytes of the list.
 const REQUIREMENTS_BYTES_MAX: u64 = 1 << 20;
-/// How long an installation may take.
-const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Where the dependencies of the code in `code` are, installing them if need be; `None` when it has none.
 pub(crate) async fn python(
@@ -46,26 +42,10 @@ pub(crate) async fn python(
         _ => fs::read(&file).map_err(|e| node_failure(REQUIREMENTS, e))?,
     };
     let interpreter = interpreter_key(&shared.options.python).map_err(|e| node_failure("interpreter", e))?;
-    let dir = shared.options.data_dir.join("deps");
     let code_digest = revision.spec.code.filter(|_| !stands_alone(&list)).unwrap_or_default();
-    let installed = dir.join(short_hash(&[&list, interpreter.as_bytes(), &code_digest.0]));
-    if installed.is_dir() {
-        return Ok(Some(installed));
-    }
-    fs::create_dir_all(&dir).map_err(|e| node_failure("dependencies", e))?;
-    let out = dir.join(format!(".{}-{}", shared.other_name("install"), std::process::id()));
-    install(shared, revision, code, out.clone()).await?;
-    // Others, whose user differs, read it.
-    let published = fs::set_permissions(&out, fs::Permissions::from_mode(0o755))
-        .and_then(|()| fs::rename(&out, &installed));
-    if let Err(error) = published {
-        let _ = fs::remove_dir_all(&out);
-        // Someone else was faster with the same list.
-        if !installed.is_dir() {
-            return Err(node_failure("dependencies", error));
-        }
-    }
-    Ok(Some(installed))
+    let key = short_hash(&[&list, interpreter.as_bytes(), &code_digest.0]);
+    let install = |out| install(shared, revision, code, out);
+    super::installed(shared, revision, &key, install).await.map(Some)
 }
 
 /// Whether a list means the same beside any code: each line is empty, a comment, or a requirement by name and version.
@@ -117,7 +97,7 @@ async fn install(
     let vars: Vec<(String, String)> = std::env::vars().collect();
     let (env, wheels) = pip_environment(vars.iter().cloned());
     let settings = vars.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let policy = Policy::new(settings, &fs::read_to_string(PIP_CONF).unwrap_or_default());
+    let policy = Policy::new(&egress::PIP, settings, &fs::read_to_string(PIP_CONF).unwrap_or_default());
     if let Some(wheels) = wheels {
         binds.push(Bind { from: wheels, to: WHEELS_DIR.to_owned(), writable: false });
     }
@@ -127,10 +107,12 @@ async fn install(
         uid: revision.uid,
         argv: argv.iter().map(|s| (*s).to_owned()).collect(),
         env,
+        cwd: FUNCTION_DIR,
         binds,
         egress: Some(Arc::new(policy)),
         out,
-        timeout: INSTALL_TIMEOUT,
+        timeout: super::INSTALL_TIMEOUT,
+        files: Vec::new(),
     };
     build.run(shared, StartFailureKind::DependenciesFailed).await
 }
