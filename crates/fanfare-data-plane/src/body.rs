@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::deadlines::Watched;
 use crate::lease::Lease;
 use crate::payload::Payload;
+use crate::proof;
 use crate::stream::Stream;
 use crate::upstream::Connection;
 
@@ -36,7 +37,8 @@ pub(crate) enum Body {
 
 /// A response that is passed on frame by frame until its end or the request's deadline.
 pub(crate) struct Streaming {
-    upstream: Upstream,
+    /// Taken when it is dropped before its end.
+    upstream: Option<Upstream>,
     /// The frames that came with the head.
     ahead: Ahead,
     watched: Rc<Watched>,
@@ -109,7 +111,7 @@ impl Body {
         if !upstream.is_end_stream() || ahead.len() > 1 {
             let silent = lease.as_ref().map(|lease| Box::pin(lease.slot.upstream.clone().silent()) as _);
             let watched = core.deadlines.watch(deadline, lease, held);
-            let streaming = Streaming { upstream, ahead, watched, silent };
+            let streaming = Streaming { upstream: Some(upstream), ahead, watched, silent };
             return Ok(Body::Streaming(Box::new(streaming)));
         }
         if let Some(lease) = lease {
@@ -132,12 +134,13 @@ impl Streaming {
         if !self.ahead.is_empty() {
             return Poll::Ready(Some(Ok(self.ahead.remove(0))));
         }
-        let Poll::Ready(frame) = Pin::new(&mut self.upstream).poll_frame(cx) else {
+        let Some(upstream) = &mut self.upstream else { return Poll::Ready(None) };
+        let Poll::Ready(frame) = Pin::new(&mut *upstream).poll_frame(cx) else {
             return self.poll_silent(cx);
         };
         match frame {
             Some(Ok(frame)) => {
-                if self.upstream.is_end_stream() {
+                if upstream.is_end_stream() {
                     self.complete();
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -167,10 +170,22 @@ impl Streaming {
         Poll::Ready(Some(Err(Cut::Gone)))
     }
 
+    fn is_end_stream(&self) -> bool {
+        self.ahead.is_empty() && self.upstream.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
     fn complete(&self) {
         if let Some(lease) = self.watched.lease() {
             // Ended already, and better, where the connection can be used again.
             lease.complete(None);
+        }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        if let (Some(lease), Some(upstream)) = (self.watched.lease(), self.upstream.take()) {
+            proof::pursue_rest(lease, upstream);
         }
     }
 }
@@ -191,7 +206,7 @@ impl HttpBody for Body {
         match self {
             Body::Full(bytes) => bytes.is_none(),
             Body::Trailers(trailers) => trailers.is_none(),
-            Body::Streaming(streaming) => streaming.ahead.is_empty() && streaming.upstream.is_end_stream(),
+            Body::Streaming(streaming) => streaming.is_end_stream(),
         }
     }
 
@@ -201,7 +216,7 @@ impl HttpBody for Body {
             Body::Trailers(_) => SizeHint::default(),
             Body::Streaming(streaming) => {
                 let ahead: usize = streaming.ahead.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
-                let rest = streaming.upstream.size_hint();
+                let rest = streaming.upstream.as_ref().map(Upstream::size_hint).unwrap_or_default();
                 rest.exact().map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + ahead as u64))
             }
         }

@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) peers: PeerPool,
     /// Connections that have changed their protocol, which the server knows no more of.
     pub(crate) upgraded: TaskTracker,
+    /// Answers that are read on though nobody waits for them.
+    pub(crate) left_behind: TaskTracker,
 }
 
 impl Core {
@@ -41,6 +43,7 @@ impl Core {
             deadlines: Rc::default(),
             peers: PeerPool::default(),
             upgraded: TaskTracker::new(),
+            left_behind: TaskTracker::new(),
         }
     }
 

@@ -88,8 +88,8 @@ impl Deadlines {
 }
 
 impl Watched {
-    pub(crate) fn lease(&self) -> Option<&Lease> {
-        self.lease.as_deref()
+    pub(crate) fn lease(&self) -> Option<&Rc<Lease>> {
+        self.lease.as_ref()
     }
 
     /// Whether the deadline has passed; the task is woken when it does.

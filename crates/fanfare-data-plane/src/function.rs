@@ -45,6 +45,7 @@ struct Inner {
     upstreams: Vec<Option<Arc<Upstream>>>,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     request_timeout: Duration,
+    concurrency: u32,
     outlet: Arc<Outlet>,
     /// When the demand was last told.
     demanded: Timestamp,
@@ -97,6 +98,8 @@ pub(crate) struct Place {
     pub(crate) key: u64,
     /// The core that serves it.
     pub(crate) lane: u32,
+    /// Sandboxes have several slots: there may be others' requests beside it.
+    pub(crate) shared: bool,
 }
 
 /// What a step is about, beyond its event.
@@ -126,6 +129,7 @@ impl Function {
                 upstreams: Vec::new(),
                 waiting: HashMap::new(),
                 request_timeout: route.request_timeout,
+                concurrency: route.concurrency,
                 outlet,
                 demanded: Timestamp::ZERO,
                 demand_due: false,
@@ -155,7 +159,8 @@ impl Function {
         let mut inner = self.inner.lock();
         inner.counters.arrivals += 1;
         let deadline = accepted + inner.request_timeout;
-        let place = Place { waiter: inner.queue.next_waiter(), deadline, key, lane };
+        let shared_sandbox = inner.concurrency > 1;
+        let place = Place { waiter: inner.queue.next_waiter(), deadline, key, lane, shared: shared_sandbox };
         let event = Event::Arrive { waiter: place.waiter, deadline, key, lane };
         let taken = self.take(shared, inner, accepted, place, event);
         (place, taken)
@@ -163,7 +168,7 @@ impl Function {
 
     /// A request that never reached user code takes its place again.
     pub(crate) fn requeue(self: &Arc<Self>, shared: &Shared, place: Place) -> Taken {
-        let Place { waiter, deadline, key, lane } = place;
+        let Place { waiter, deadline, key, lane, .. } = place;
         let event = Event::Requeue { waiter, deadline, key, lane };
         self.take(shared, self.inner.lock(), clock::now(), place, event)
     }
@@ -198,7 +203,9 @@ impl Function {
         let mut inner = self.inner.lock();
         match outcome {
             Outcome::Clean | Outcome::KeepAliveBroken => inner.counters.answered += 1,
-            Outcome::TimedOut | Outcome::Abandoned | Outcome::Broken => inner.counters.cut += 1,
+            Outcome::TimedOut | Outcome::Abandoned | Outcome::Broken | Outcome::Proven => {
+                inner.counters.cut += 1;
+            }
             Outcome::NeverSent => {}
         }
         self.step_alone(shared, inner, now, event);
@@ -236,7 +243,10 @@ impl Function {
 
     /// New settings.
     pub(crate) fn update(self: &Arc<Self>, shared: &Shared, route: &FunctionRoute) {
-        self.inner.lock().request_timeout = route.request_timeout;
+        let mut inner = self.inner.lock();
+        inner.request_timeout = route.request_timeout;
+        inner.concurrency = route.concurrency;
+        drop(inner);
         self.apply(shared, Event::Route(route.clone()));
     }
 

@@ -21,6 +21,7 @@ use crate::headers;
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::problem::Problem;
+use crate::proof::Sent;
 use crate::request::SERVER_TIMING;
 use crate::timing::Timing;
 use crate::upgrade::Upgrade;
@@ -132,7 +133,8 @@ impl Call<'_> {
             Box::new(move |connection| lease.complete(Some(connection)))
         };
         lease.sending();
-        let mut exchange = pin!(timeout(left, connection.send(head, body, recycle)));
+        let sent = Sent::new(connection.start(head, body, recycle), lease.clone());
+        let mut exchange = pin!(timeout(left, sent));
         let answer = tokio::select! {
             biased;
             answer = exchange.as_mut() => answer,

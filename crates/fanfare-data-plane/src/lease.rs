@@ -9,26 +9,40 @@ use fanfare_types::{FunctionId, Timestamp};
 
 use crate::clock;
 use crate::core::Core;
-use crate::function::{Function, Slot};
+use crate::function::{Function, Place, Slot};
 use crate::upstream::Connection;
 
 /// A slot with a request in it. Ends exactly once: by [`Lease::complete`] or [`Lease::fail`], or, where neither came,
-/// as the last owner drops it. That is a client that left: the sandbox is condemned if user code may have begun.
+/// as the last owner drops it. That is a client that left: the sandbox is condemned if user code may have begun, unless
+/// [`crate::proof`] finds that it has ended.
 pub(crate) struct Lease {
     core: Rc<Core>,
     function: Arc<Function>,
     pub(crate) slot: Slot,
     /// When the request's time is over.
     pub(crate) deadline: Timestamp,
+    /// There may be other requests in the sandbox.
+    shared: bool,
+    /// Nobody waits for the answer any more.
+    proving: Cell<bool>,
     sent: Cell<bool>,
     borrowed: Cell<bool>,
     ended: Cell<bool>,
 }
 
 impl Lease {
-    pub(crate) fn new(core: Rc<Core>, function: Arc<Function>, slot: Slot, deadline: Timestamp) -> Self {
-        let (sent, borrowed, ended) = (Cell::new(false), Cell::new(false), Cell::new(false));
-        Lease { core, function, slot, deadline, sent, borrowed, ended }
+    pub(crate) fn new(core: Rc<Core>, function: Arc<Function>, slot: Slot, place: &Place) -> Self {
+        Lease {
+            core,
+            function,
+            slot,
+            deadline: place.deadline,
+            shared: place.shared,
+            proving: Cell::new(false),
+            sent: Cell::new(false),
+            borrowed: Cell::new(false),
+            ended: Cell::new(false),
+        }
     }
 
     /// Whose request it is.
@@ -57,13 +71,39 @@ impl Lease {
 
     /// The response is here completely; with the connection if it can be used again.
     pub(crate) fn complete(&self, connection: Option<Connection>) {
-        let outcome = if connection.is_some() { Outcome::Clean } else { Outcome::KeepAliveBroken };
+        let outcome = match connection {
+            _ if self.proving.get() => Outcome::Proven,
+            Some(_) => Outcome::Clean,
+            None => Outcome::KeepAliveBroken,
+        };
         self.end(outcome, connection);
     }
 
-    /// There will be no (more of the) response.
+    /// There will be no (more of the) response. While it is being found out whether user code has ended, nothing
+    /// follows from that yet.
     pub(crate) fn fail(&self, outcome: Outcome) {
-        self.end(outcome, None);
+        if !self.proving.get() {
+            self.end(outcome, None);
+        }
+    }
+
+    /// Nobody waits for the (rest of the) answer any more. Whether it should be found out if user code has ended: not
+    /// where it has the sandbox to itself, which is killed and replaced sooner than that.
+    pub(crate) fn begin_proof(&self) -> bool {
+        let worth =
+            self.shared && self.sent.get() && !self.ended.get() && self.slot.upstream.gone().is_none();
+        worth && !self.proving.replace(true)
+    }
+
+    /// It has not, within the time it was given.
+    pub(crate) fn unproven(&self) {
+        let late = clock::now() >= self.deadline;
+        self.end(if late { Outcome::TimedOut } else { Outcome::Abandoned }, None);
+    }
+
+    /// The core that it belongs to.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 
     fn end(&self, outcome: Outcome, connection: Option<Connection>) {

@@ -36,6 +36,7 @@ mod outlet;
 mod payload;
 mod peers;
 mod problem;
+mod proof;
 mod request;
 mod request_id;
 mod shared;

@@ -99,6 +99,9 @@ pub(crate) async fn run(core: Rc<Core>, listener: TcpListener, shutdown: Cancell
     let finished = async {
         connections.wait().await;
         core.upgraded.wait().await;
+        // What is still told the control plane depends on them.
+        core.left_behind.close();
+        core.left_behind.wait().await;
     };
     if tokio::time::timeout(core.shared.options.drain_timeout, finished).await.is_err() {
         let connections = connections.len() + core.upgraded.len();

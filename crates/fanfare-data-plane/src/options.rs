@@ -26,6 +26,9 @@ pub struct Options {
     pub connections_max: usize,
     /// How long a client may take to send a request's head, and how long a connection may be idle.
     pub header_read_timeout: Duration,
+    /// How long an answer that nobody waits for any more is read on where its end would spare a sandbox with several
+    /// slots. That much later a function learns that its client has left.
+    pub abandoned_wait: Duration,
     /// How long requests may go on when it shuts down.
     pub drain_timeout: Duration,
 }
@@ -41,6 +44,7 @@ impl Default for Options {
             requests_max: 100_000,
             connections_max: 65_536,
             header_read_timeout: Duration::from_secs(30),
+            abandoned_wait: limits::ABANDONED_WAIT_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
     }
@@ -58,6 +62,7 @@ impl std::fmt::Debug for Options {
             .field("requests_max", &self.requests_max)
             .field("connections_max", &self.connections_max)
             .field("header_read_timeout", &self.header_read_timeout)
+            .field("abandoned_wait", &self.abandoned_wait)
             .field("drain_timeout", &self.drain_timeout)
             .finish()
     }

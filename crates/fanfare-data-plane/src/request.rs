@@ -236,7 +236,7 @@ async fn invoke(
                 }
             },
         };
-        let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, place.deadline));
+        let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, &place));
         match call.attempt(lease, body.whole(), held).await {
             Attempt::Answered(response) => return Ok(response),
             Attempt::Failed(problem, timing) => {

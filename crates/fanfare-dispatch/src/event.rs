@@ -112,6 +112,8 @@ pub enum Outcome {
     KeepAliveBroken,
     /// Nothing of it was sent and the sandbox is not to blame. The slot is good.
     NeverSent,
+    /// Nobody waited for its answer any more, and that came to its end all the same: the slot is good.
+    Proven,
     /// Its time ran out while user code worked on it: condemns the sandbox.
     TimedOut,
     /// Its client left while user code worked on it: condemns the sandbox.

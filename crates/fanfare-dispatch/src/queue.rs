@@ -250,7 +250,7 @@ impl FunctionQueue {
                 self.load.executed(now.since(started));
                 None
             }
-            Outcome::NeverSent => None,
+            Outcome::NeverSent | Outcome::Proven => None,
             Outcome::TimedOut => Some(Condemned::Timeout),
             Outcome::Abandoned => Some(Condemned::Abandoned),
             Outcome::Broken => Some(Condemned::Broken),

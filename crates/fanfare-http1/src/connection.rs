@@ -1,8 +1,8 @@
 //! A connection between two exchanges.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::task::{Context, Waker};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::Response;
@@ -75,34 +75,87 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
         R: FnOnce(Connection<IO>) + Unpin,
     {
+        self.start(head, body, recycle).await
+    }
+
+    /// The same as a value that needs nothing of the caller's any more: it may go on elsewhere.
+    pub fn start<B, R>(self, head: RequestHead<'_>, body: RequestBody<B>, recycle: R) -> InFlight<IO, B, R>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        R: FnOnce(Connection<IO>) + Unpin,
+    {
         let Connection { io, read, mut scratch, served } = self;
-        let framing = match head.encode(&body, &mut scratch) {
-            Ok(framing) => framing,
+        let search = HeadSearch::new(head.method, head.upgrade.is_some());
+        let checked = served == 0;
+        let state = match head.encode(&body, &mut scratch) {
+            Ok(framing) => {
+                let writer = Writer::new(body, framing, scratch);
+                State::Sent(Exchange { io, read, writer, served, response_started: false }, recycle)
+            }
             Err(why) => {
                 let progress = Progress { reused: served > 0, ..Progress::default() };
                 let error = Error { kind: ErrorKind::Request(why), progress };
-                return Err(SendError { error, body: Some(body) });
+                State::Refused(SendError { error, body: Some(body) })
             }
         };
-        let writer = Writer::new(body, framing, scratch);
-        let mut exchange = Exchange { io, read, writer, served, response_started: false };
-        let mut search = HeadSearch::new(head.method, head.upgrade.is_some());
-        let mut checked = served == 0;
-        let answer = poll_fn(|cx| {
-            if !checked {
-                exchange.check_idle(cx)?;
-                checked = true;
+        InFlight { state, search, checked }
+    }
+}
+
+/// A request on its way; resolves as [`Connection::send`] does. Dropping it closes the connection.
+pub struct InFlight<IO, B, R> {
+    state: State<IO, B, R>,
+    search: HeadSearch,
+    checked: bool,
+}
+
+enum State<IO, B, R> {
+    Sent(Exchange<IO, B>, R),
+    /// It cannot be sent.
+    Refused(SendError<B>),
+    Over,
+}
+
+impl<IO, B, R> Future for InFlight<IO, B, R>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    R: FnOnce(Connection<IO>) + Unpin,
+{
+    type Output = Result<Response<ResponseBody<IO, B, R>>, SendError<B>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let InFlight { state, search, checked } = self.get_mut();
+        let answer = match state {
+            State::Sent(exchange, _) if *checked => ready!(exchange.poll_head(cx, search)),
+            State::Sent(exchange, _) => {
+                *checked = true;
+                match exchange.check_idle(cx) {
+                    Ok(()) => ready!(exchange.poll_head(cx, search)),
+                    Err(kind) => Err(kind),
+                }
             }
-            exchange.poll_head(cx, &mut search)
-        });
-        match answer.await {
-            Ok(head) => {
+            State::Refused(_) | State::Over => Err(ErrorKind::Closed),
+        };
+        Poll::Ready(match (std::mem::replace(state, State::Over), answer) {
+            (State::Sent(exchange, recycle), Ok(head)) => {
                 let (parts, ()) = head.response.into_parts();
                 let body = ResponseBody::new(exchange, parts.status, head.framing, head.keep_alive, recycle);
                 Ok(Response::from_parts(parts, body))
             }
-            Err(kind) => Err(SendError { error: exchange.error(kind), body: exchange.writer.into_body() }),
-        }
+            (State::Sent(exchange, _), Err(kind)) => {
+                Err(SendError { error: exchange.error(kind), body: exchange.writer.into_body() })
+            }
+            (State::Refused(why), _) => Err(why),
+            (State::Over, _) => unreachable!("a future is not polled after its end"),
+        })
+    }
+}
+
+impl<IO, B, R> fmt::Debug for InFlight<IO, B, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight").field("search", &self.search).finish_non_exhaustive()
     }
 }
 

@@ -27,16 +27,16 @@ pub(crate) struct Exchange<IO, B> {
 
 /// The search for the response's head.
 #[derive(Debug)]
-pub(crate) struct HeadSearch<'a> {
-    pub(crate) method: &'a Method,
-    pub(crate) upgrade: bool,
+pub(crate) struct HeadSearch {
+    method: Method,
+    upgrade: bool,
     scan: Scan,
     informational: usize,
 }
 
-impl<'a> HeadSearch<'a> {
-    pub(crate) fn new(method: &'a Method, upgrade: bool) -> Self {
-        HeadSearch { method, upgrade, scan: Scan::default(), informational: 0 }
+impl HeadSearch {
+    pub(crate) fn new(method: &Method, upgrade: bool) -> Self {
+        HeadSearch { method: method.clone(), upgrade, scan: Scan::default(), informational: 0 }
     }
 }
 
@@ -100,14 +100,14 @@ where
     pub(crate) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
-        search: &mut HeadSearch<'_>,
+        search: &mut HeadSearch,
     ) -> Poll<Result<Head, ErrorKind>> {
         self.drive_request(cx)?;
         loop {
             let window = &self.read.bytes[..self.read.bytes.len().min(HEAD_BYTES_MAX)];
             if let Some(end) = search.scan.end(window)? {
                 let block = self.read.bytes.split_to(end).freeze();
-                let head = response::parse(&block, search.method)?;
+                let head = response::parse(&block, &search.method)?;
                 if search.is_final(head.response.status())? {
                     return Poll::Ready(Ok(head));
                 }
@@ -123,7 +123,7 @@ where
     }
 }
 
-impl HeadSearch<'_> {
+impl HeadSearch {
     fn is_final(&mut self, status: StatusCode) -> Result<bool, Malformed> {
         if status == StatusCode::SWITCHING_PROTOCOLS {
             return if self.upgrade { Ok(true) } else { Err(Malformed::Status) };

@@ -24,7 +24,7 @@ mod scan;
 mod write;
 
 pub use body::ResponseBody;
-pub use connection::Connection;
+pub use connection::{Connection, InFlight};
 pub use error::{Error, ErrorKind, Malformed, SendError};
 pub use request::{RequestBody, RequestHead};
 

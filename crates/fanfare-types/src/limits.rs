@@ -72,6 +72,11 @@ pub const START_BACKOFF_MIN: Duration = Duration::from_millis(100);
 pub const START_BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Grace between SIGTERM and SIGKILL of an idle sandbox.
 pub const STOP_GRACE: Duration = Duration::from_millis(500);
+/// How long an answer that nobody waits for any more is read on before its sandbox is condemned, where that has several
+/// slots; the function is to know within a second that its client has left.
+pub const ABANDONED_WAIT_DEFAULT: Duration = Duration::from_millis(500);
+/// Bytes of such an answer that are read.
+pub const ABANDONED_BYTES_MAX: usize = 1 << 20;
 /// Longest time that a data plane lets in-flight requests finish when it shuts down.
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test speaks by panicking")]
 
+mod abandoned;
 mod answers;
 mod client;
 mod control;

@@ -34,6 +34,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         8 => Just(Outcome::Clean),
         1 => Just(Outcome::KeepAliveBroken),
         1 => Just(Outcome::NeverSent),
+        1 => Just(Outcome::Proven),
         1 => Just(Outcome::TimedOut),
         1 => Just(Outcome::Abandoned),
         1 => Just(Outcome::Broken),

@@ -1,0 +1,86 @@
+//! Answers that nobody waits for any more.
+//!
+//! A sandbox with several slots is not given up with the first client that leaves: the answer is read on for a moment,
+//! and a slot whose answer comes to its end is as good as any other. Otherwise the connection is closed, which tells the
+//! function, and the sandbox is condemned.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use fanfare_http1::{InFlight, SendError};
+use fanfare_types::limits::ABANDONED_BYTES_MAX;
+use http::{Response, StatusCode};
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+
+use crate::body::{Recycle, Upstream};
+use crate::lease::Lease;
+use crate::payload::Payload;
+use crate::stream::Stream;
+
+/// A request that has been sent. Dropped before the head of its answer is there, it is read on if that is of use.
+pub(crate) struct Sent {
+    exchange: Option<InFlight<Stream, Payload, Recycle>>,
+    lease: Rc<Lease>,
+}
+
+impl Sent {
+    pub(crate) fn new(exchange: InFlight<Stream, Payload, Recycle>, lease: Rc<Lease>) -> Self {
+        Sent { exchange: Some(exchange), lease }
+    }
+}
+
+impl Future for Sent {
+    type Output = Result<Response<Upstream>, SendError<Payload>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(exchange) = &mut self.exchange else { return Poll::Pending };
+        let answer = ready!(Pin::new(exchange).poll(cx));
+        self.exchange = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(exchange) = self.exchange.take() {
+            pursue(&self.lease, async move {
+                let response = exchange.await.ok()?;
+                (response.status() != StatusCode::SWITCHING_PROTOCOLS).then(|| response.into_body())
+            });
+        }
+    }
+}
+
+/// Reads the rest of an answer whose client has left, if that is of use.
+pub(crate) fn pursue_rest(lease: &Rc<Lease>, rest: Upstream) {
+    pursue(lease, std::future::ready(Some(rest)));
+}
+
+fn pursue(lease: &Rc<Lease>, answer: impl Future<Output = Option<Upstream>> + 'static) {
+    if !lease.begin_proof() {
+        return;
+    }
+    let proven = lease.clone();
+    tokio::task::spawn_local(lease.core().left_behind.track_future(async move {
+        let limit = proven.core().shared.options.abandoned_wait;
+        let ended = timeout(limit, async { ends(answer.await?).await }).await;
+        match ended {
+            // Ended already, and better, where the connection can be used again.
+            Ok(Some(())) => proven.complete(None),
+            Ok(None) | Err(_) => proven.unproven(),
+        }
+    }));
+}
+
+async fn ends(mut rest: Upstream) -> Option<()> {
+    let mut read_bytes = 0;
+    while let Some(frame) = rest.frame().await {
+        read_bytes += frame.ok()?.data_ref().map_or(0, bytes::Bytes::len);
+        if read_bytes > ABANDONED_BYTES_MAX {
+            return None;
+        }
+    }
+    Some(())
+}
