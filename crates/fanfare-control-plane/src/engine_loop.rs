@@ -208,9 +208,16 @@ impl EngineLoop {
                 }
                 self.step(Event::NodeConnected { node, hello });
             }
-            Err(tx) => {
-                tracing::warn!(%node, name = %hello.name, "refused: a living node has this name");
-                tx.close();
+            Err(refused) => {
+                if refused.is_news {
+                    tracing::warn!(
+                        %node,
+                        name = %hello.name,
+                        incarnation = hello.incarnation,
+                        "refused: a living node has this name. Give one of them another with --name"
+                    );
+                }
+                refused.tx.close();
             }
         }
     }
@@ -232,9 +239,16 @@ impl EngineLoop {
                 self.barriers.left(data_plane);
                 self.step(Event::DataPlaneConnected { data_plane, hello });
             }
-            Err(tx) => {
-                tracing::warn!(%data_plane, name = %hello.name, "refused: a living data plane has this name");
-                tx.close();
+            Err(refused) => {
+                if refused.is_news {
+                    tracing::warn!(
+                        %data_plane,
+                        name = %hello.name,
+                        address = %hello.address,
+                        "refused: a living data plane has this name. Give one of them another with --name"
+                    );
+                }
+                refused.tx.close();
             }
         }
     }

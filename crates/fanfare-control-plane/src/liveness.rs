@@ -53,6 +53,17 @@ pub(crate) struct Peer<Tx> {
     pulse: Arc<Pulse>,
     /// At least then; the pulse may know more.
     heard: Timestamp,
+    /// Who was refused last, for having its name.
+    refused: Option<u64>,
+}
+
+/// A stream that was refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refused<Tx> {
+    /// Its sending half.
+    pub(crate) tx: Tx,
+    /// Whether this process was not refused just before, too: it tries every second.
+    pub(crate) is_news: bool,
 }
 
 impl<Tx> Peer<Tx> {
@@ -75,15 +86,18 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
         (name, incarnation): (Arc<str>, u64),
         stream: u64,
         (tx, pulse): (Tx, Arc<Pulse>),
-    ) -> Result<Option<Tx>, Tx> {
-        if let Some(known) = self.peers.get(&id)
+    ) -> Result<Option<Tx>, Refused<Tx>> {
+        if let Some(known) = self.peers.get_mut(&id)
             && known.tx.is_some()
             && known.incarnation != incarnation
             && now.since(known.last_heard(now)) < self.timeout
         {
-            return Err(tx);
+            let is_news = known.refused.replace(incarnation) != Some(incarnation);
+            return Err(Refused { tx, is_news });
         }
-        let peer = Peer { name, incarnation, stream, tx: Some(tx), pulse, heard: now };
+        let refused =
+            self.peers.get(&id).filter(|known| known.incarnation == incarnation).and_then(|p| p.refused);
+        let peer = Peer { name, incarnation, stream, tx: Some(tx), pulse, heard: now, refused };
         let replaced = self.peers.insert(id, peer);
         if replaced.is_none() {
             self.checks.insert((now + self.timeout, id));
@@ -203,12 +217,19 @@ mod tests {
     fn a_second_machine_of_the_same_name_is_refused_while_the_first_lives() {
         let mut peers = peers();
         peers.connect(at(0), 1, named(7), 1, tx("s1")).unwrap();
-        assert_eq!(peers.connect(at(900), 1, named(8), 2, tx("s2")), Err("s2"));
+        assert_eq!(
+            peers.connect(at(900), 1, named(8), 2, tx("s2")),
+            Err(Refused { tx: "s2", is_news: true })
+        );
         assert_eq!(
             peers.connect(at(950), 1, named(7), 3, tx("s3")),
             Ok(Some("s1")),
             "the same process may reconnect"
         );
+        for (incarnation, is_news) in [(8, false), (8, false), (9, true), (9, false)] {
+            let refused = peers.connect(at(950), 1, named(incarnation), 4, tx("s4"));
+            assert_eq!(refused, Err(Refused { tx: "s4", is_news }), "each is told of once");
+        }
         assert_eq!(peers.connect(at(1_950), 1, named(8), 4, tx("s4")), Ok(Some("s3")), "its stream hangs");
     }
 

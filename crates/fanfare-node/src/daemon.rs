@@ -9,7 +9,7 @@ use fanfare_sandbox::{SandboxExit, Started};
 use fanfare_types::limits::LIVENESS_TIMEOUT;
 use fanfare_types::{
     CodeDigest, FromNode, FunctionId, NodeHello, Resources, RevisionId, RevisionSpec, SandboxId,
-    SandboxRecord, StartFailure, StopMode, ToNode,
+    SandboxRecord, SandboxUsage, StartFailure, StopMode, ToNode,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -28,6 +28,8 @@ use crate::uplink::{News, Uplink, random};
 const USAGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Log transfers at once.
 const TRANSFERS_MAX: usize = 64;
+/// After how many links in a row without a welcome that is told: one may have met a control plane at its end.
+const UNWELCOME_TOLD: u32 = 2;
 /// How long runtimes may take to end everything at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,6 +43,7 @@ pub(crate) enum Event {
     Prepared { revision: RevisionId, result: Result<(), StartFailure> },
     Forgotten(RevisionId),
     Evict { code: CodeDigest, reply: oneshot::Sender<bool> },
+    Usage(Vec<SandboxUsage>),
 }
 
 /// What a daemon is made of.
@@ -107,6 +110,10 @@ pub(crate) struct Daemon {
     /// When something was last sent.
     spoke_at: Instant,
     transfers: JoinSet<()>,
+    /// CPU use is being read.
+    reading_usage: bool,
+    /// Links since the last welcome that ended without one.
+    unwelcome: u32,
 
     /// Revisions that this stream has told of.
     pub(crate) specs: HashMap<RevisionId, Arc<RevisionSpec>>,
@@ -148,6 +155,8 @@ impl Daemon {
             evictions: Vec::new(),
             prepares: VecDeque::new(),
             preparing: 0,
+            reading_usage: false,
+            unwelcome: 0,
             sandboxes: HashMap::new(),
             creations: VecDeque::new(),
             creating: 0,
@@ -179,7 +188,7 @@ impl Daemon {
                         self.send(FromNode::Heartbeat);
                     }
                 }
-                _ = usage.tick() => self.report_usage(),
+                _ = usage.tick() => self.read_usage(),
                 Some(_) = self.transfers.join_next() => {}
             }
         }
@@ -194,13 +203,14 @@ impl Daemon {
             Event::Prepared { revision, result } => self.prepared(revision, result),
             Event::Forgotten(revision) => self.forgotten(revision),
             Event::Evict { code, reply } => self.evict(code, reply),
+            Event::Usage(usage) => self.report_usage(usage),
         }
     }
 
     fn on_news(&mut self, news: News, uplink: &mut Uplink) {
         match news {
             News::Up(tx) => {
-                if self.company.speaks {
+                if self.company.speaks && self.unwelcome == 0 {
                     tracing::info!(node = %self.name, sandboxes = self.sandboxes.len(), "connected to the control plane");
                 }
                 self.tx = Some(tx);
@@ -210,8 +220,19 @@ impl Daemon {
                 self.send(FromNode::Hello(hello));
             }
             News::Down => {
-                if self.company.speaks {
-                    tracing::warn!(node = %self.name, "lost the control plane");
+                if !self.welcomed {
+                    self.unwelcome = self.unwelcome.saturating_add(1);
+                }
+                match (self.welcomed, self.unwelcome) {
+                    _ if !self.company.speaks => {}
+                    (true, _) => tracing::warn!(node = %self.name, "lost the control plane"),
+                    (false, UNWELCOME_TOLD) => tracing::warn!(
+                        node = %self.name,
+                        links = self.unwelcome,
+                        "the control plane ends each link without a welcome, as it does when another living node has \
+                         this name: give one of them another with --name. It is tried on, and not told again"
+                    ),
+                    (false, _) => {}
                 }
                 self.tx = None;
             }
@@ -226,6 +247,7 @@ impl Daemon {
                     tracing::info!(node = %self.name, %you, %epoch, "welcomed");
                 }
                 self.welcomed = true;
+                self.unwelcome = 0;
                 if !std::mem::replace(&mut self.known, true) {
                     self.company.welcomed.send_modify(|count| *count += 1);
                 }
@@ -282,8 +304,22 @@ impl Daemon {
         }
     }
 
-    fn report_usage(&mut self) {
-        let usage: Vec<_> = self.runtimes.0.iter().flat_map(|runtime| runtime.usage()).collect();
+    /// Has CPU use read, which takes files of the kernel's for each sandbox; skipped while that still goes on.
+    fn read_usage(&mut self) {
+        if std::mem::replace(&mut self.reading_usage, true) {
+            return;
+        }
+        let (runtimes, events) = (self.runtimes.clone(), self.events.clone());
+        tokio::task::spawn_blocking(move || {
+            let read = || runtimes.0.iter().flat_map(|runtime| runtime.usage()).collect();
+            let usage = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_default();
+            // An error says that the daemon has ended.
+            let _ = events.send(Event::Usage(usage));
+        });
+    }
+
+    fn report_usage(&mut self, usage: Vec<SandboxUsage>) {
+        self.reading_usage = false;
         if !usage.is_empty() {
             self.send(FromNode::Usage(usage));
         }

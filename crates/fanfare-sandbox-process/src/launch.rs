@@ -37,6 +37,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) cgroup: &'a Cgroup,
     pub(crate) listener: Option<UnixListener>,
     pub(crate) outputs: (OwnedFd, OwnedFd),
+    /// When it was ordered.
+    pub(crate) ordered: Instant,
     /// Whether a program with an inherited listener is watched until it reaches it.
     pub(crate) prove: bool,
 }
@@ -95,7 +97,12 @@ pub(crate) fn base_spec(name: &str, uid: Option<u32>) -> SpawnSpec {
 /// Has the sandbox's body made, in `slot` from the moment there is something to release.
 pub(crate) async fn launch(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, StartFailure> {
     if launch.prepared.serving == Serving::Shim(Language::Python) {
-        match launch.revision.zygotes.get(launch.shared, launch.revision, launch.prepared).await? {
+        match launch
+            .revision
+            .zygotes
+            .get(launch.shared, launch.revision, launch.prepared, launch.ordered)
+            .await?
+        {
             Template::Zygote(zygote) => return fork(launch, &zygote, slot).await,
             Template::Fresh => {}
         }
@@ -104,7 +111,7 @@ pub(crate) async fn launch(launch: Launch<'_>, slot: &mut Option<Body>) -> Resul
 }
 
 async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, StartFailure> {
-    let Launch { shared, name, revision, prepared, cgroup, listener, outputs, prove } = launch;
+    let Launch { shared, name, revision, prepared, cgroup, listener, outputs, prove, .. } = launch;
     let io = |what: &'static str| move |e: std::io::Error| node_failure(what, e);
     let mut spec = base_spec(name, revision.uid);
     spec.argv = prepared.argv.clone();

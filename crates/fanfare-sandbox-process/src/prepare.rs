@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use fanfare_types::{Contract, StartFailure, StartFailureKind};
 
@@ -10,10 +11,11 @@ use crate::deps;
 use crate::revision::{Files, Prepared, Revision, assemble, failure, node_failure};
 use crate::shared::{Shared, is_executable};
 
-/// What a revision's sandboxes need, made at the first call.
+/// What a revision's sandboxes need, made at the first call. It is needed since `since`.
 pub(crate) async fn prepared(
     shared: &Arc<Shared>,
     revision: &Arc<Revision>,
+    since: Instant,
 ) -> Result<Arc<Prepared>, StartFailure> {
     if let Some(prepared) = revision.prepared.get() {
         return Ok(prepared);
@@ -21,7 +23,7 @@ pub(crate) async fn prepared(
     let (shared, revision) = (shared.clone(), revision.clone());
     // A task of its own: it is for all sandboxes, and must not end with the time of the one that asked first.
     let making =
-        tokio::spawn(async move { revision.prepared.get_or_make(prepare(&shared, &revision)).await });
+        tokio::spawn(async move { revision.prepared.get_or_make(since, prepare(&shared, &revision)).await });
     making.await.map_err(|e| node_failure("preparing", e))?
 }
 

@@ -179,7 +179,7 @@ impl Runtime for ProcessRuntime {
             shared.open()?;
             let revision = shared.revision(revision)?;
             // Apart from the proof, whose time does not include installing dependencies.
-            crate::prepare::prepared(&shared, &revision).await?;
+            crate::prepare::prepared(&shared, &revision, Instant::now()).await?;
             let answer = sandbox::begin(&shared, id, revision, Purpose::Prove)?;
             let result = answer.await.map_err(|e| node_failure("supervisor", e))?;
             stop(&shared, id, StopMode::Kill).await;

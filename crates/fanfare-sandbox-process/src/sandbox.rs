@@ -150,14 +150,30 @@ impl Sandbox {
 
     async fn start(&mut self) -> Result<Started, StartFailure> {
         let deadline = self.ordered + self.revision.spec.timeouts.start;
-        let prepared = self.within(deadline, prepare::prepared(&self.shared, &self.revision)).await?;
+        let preparing = prepare::prepared(&self.shared, &self.revision, self.ordered);
+        let prepared = self.within(deadline, preparing).await?;
         self.make(&prepared).await?;
         let (stop, limit) = (self.stop.clone(), self.revision.spec.timeouts.start);
         tokio::select! {
             biased;
             () = stopped(stop) => Err(failure(StartFailureKind::Exited(ExitCause::Stopped), "stopped while it started")),
             result = self.launch(prepared) => result,
-            () = tokio::time::sleep_until(deadline.into()) => Err(timed_out(limit)),
+            () = tokio::time::sleep_until(deadline.into()) => Err(self.timed_out(limit)),
+        }
+    }
+
+    /// Not ready in time; when that was for its template, with what the import wrote.
+    fn timed_out(&self, limit: Duration) -> StartFailure {
+        let limit = limit.as_millis();
+        match self.revision.zygotes.importing() {
+            Some(log) if self.body.is_none() => StartFailure {
+                log_tail: log.tail(),
+                ..failure(
+                    StartFailureKind::Timeout,
+                    format!("not ready after {limit} ms: the import has not ended"),
+                )
+            },
+            _ => failure(StartFailureKind::Timeout, format!("not ready after {limit} ms")),
         }
     }
 
@@ -172,7 +188,11 @@ impl Sandbox {
                 Err(failure(StartFailureKind::Exited(ExitCause::Stopped), "stopped before it started"))
             }
             result = work => result,
-            () = tokio::time::sleep_until(deadline.into()) => Err(timed_out(self.revision.spec.timeouts.start)),
+            () = tokio::time::sleep_until(deadline.into()) => {
+                let limit = self.revision.spec.timeouts.start.as_millis();
+                let detail = format!("not ready after {limit} ms: its code and dependencies were still being made ready");
+                Err(failure(StartFailureKind::Timeout, detail))
+            }
         }
     }
 
@@ -207,6 +227,7 @@ impl Sandbox {
             name: &self.name,
             revision: &self.revision,
             prepared: &prepared,
+            ordered: self.ordered,
             cgroup: &cgroup,
             listener,
             outputs: (stdout, stderr),
@@ -339,10 +360,6 @@ impl Sandbox {
             None => self.shared.unmake(&self.name, &cgroup).await,
         }
     }
-}
-
-fn timed_out(limit: Duration) -> StartFailure {
-    failure(StartFailureKind::Timeout, format!("not ready after {} ms", limit.as_millis()))
 }
 
 /// Resolves when a stop is ordered.

@@ -277,3 +277,18 @@ async fn the_audit_asks_every_runtime() {
     let rig = Rig::start(Setup::default()).await;
     assert_eq!(rig.node.audit().await.len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(
+    clippy::await_holding_lock,
+    reason = "held so that whoever reads it waits, which must not be the daemon"
+)]
+async fn use_that_takes_long_to_read_holds_up_nothing() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    let (usage, asked) = (rig.usage.clone(), rig.usage_asked.clone());
+    let held = usage.lock().unwrap();
+    asked.notified().await;
+    rig.ready_sandbox(&mut leader, 1).await;
+    drop(held);
+}

@@ -20,7 +20,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 /// Far above anything that a test waits for: reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,6 +46,7 @@ struct Scripted {
     calls: mpsc::UnboundedSender<Call>,
     recovered: Vec<SandboxRecord>,
     usage: Arc<Mutex<Vec<SandboxUsage>>>,
+    usage_asked: Arc<Notify>,
 }
 
 impl Scripted {
@@ -100,6 +101,7 @@ impl Runtime for Scripted {
     }
 
     fn usage(&self) -> Vec<SandboxUsage> {
+        self.usage_asked.notify_one();
         self.usage.lock().unwrap().clone()
     }
 
@@ -175,6 +177,8 @@ pub struct Rig {
     pub calls: mpsc::UnboundedReceiver<Call>,
     pub outlets: Outlets,
     pub usage: Arc<Mutex<Vec<SandboxUsage>>>,
+    /// CPU use is read.
+    pub usage_asked: Arc<Notify>,
     pub node: Handle,
     pub stop: oneshot::Sender<()>,
     links: mpsc::UnboundedReceiver<Link<ToNode, FromNode>>,
@@ -192,7 +196,13 @@ impl Rig {
         let (calls_tx, calls) = mpsc::unbounded_channel();
         let (outlets_tx, outlets) = oneshot::channel();
         let usage = Arc::new(Mutex::new(Vec::new()));
-        let runtime = Scripted { calls: calls_tx, recovered: setup.recovered, usage: usage.clone() };
+        let usage_asked = Arc::<Notify>::default();
+        let runtime = Scripted {
+            calls: calls_tx,
+            recovered: setup.recovered,
+            usage: usage.clone(),
+            usage_asked: usage_asked.clone(),
+        };
         let factory = Box::new(move |outlets: Outlets| {
             outlets_tx.send(outlets).unwrap();
             std::future::ready(Ok(vec![Arc::new(runtime) as Arc<dyn Runtime>])).boxed()
@@ -206,7 +216,7 @@ impl Rig {
         let (stop, stopped) = oneshot::channel::<()>();
         let node = Node::start(options, Dialer::in_process(hub.clone()), stopped.map(|_| ())).await?;
         let outlets = outlets.await.unwrap();
-        Ok(Rig { dir, calls, outlets, usage, node, stop, links, logs, hub })
+        Ok(Rig { dir, calls, outlets, usage, usage_asked, node, stop, links, logs, hub })
     }
 
     pub fn path(&self, path: &str) -> std::path::PathBuf {

@@ -27,6 +27,7 @@ use crate::attempts::Attempts;
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
 use crate::gate::{MESSAGE_BYTES_MAX, ShimFailure};
+use crate::logs::Log;
 use crate::process::Event;
 use crate::revision::{Prepared, Revision, node_failure};
 use crate::shared::Shared;
@@ -61,17 +62,20 @@ pub(crate) struct Zygotes {
     current: Attempts<Template>,
     /// Ends the making of one.
     stop: Arc<Notify>,
+    /// What the import that is under way writes.
+    importing: Mutex<Option<Log>>,
     /// Those that have ended, until nothing of them is left.
     leaving: Mutex<Vec<watch::Receiver<bool>>>,
 }
 
 impl Zygotes {
-    /// The template.
+    /// The template, which is needed since `since`.
     pub(crate) async fn get(
         &self,
         shared: &Arc<Shared>,
         revision: &Arc<Revision>,
         prepared: &Arc<Prepared>,
+        since: std::time::Instant,
     ) -> Result<Template, StartFailure> {
         if let Some(Template::Zygote(ended)) = self.current.renew(Template::has_ended) {
             let mut leaving = self.leaving.lock();
@@ -86,17 +90,23 @@ impl Zygotes {
         let made = tokio::spawn(async move {
             let zygotes = &revision.zygotes;
             let start = start::start(shared, revision.clone(), prepared, zygotes.stop.clone());
-            zygotes.current.get_or_make(start).await
+            zygotes.current.get_or_make(since, start).await
         });
         made.await.map_err(|e| node_failure("template", e))?
+    }
+
+    /// The log of the import that is under way.
+    pub(crate) fn importing(&self) -> Option<Log> {
+        self.importing.lock().clone()
     }
 
     /// Ends it and waits until nothing of it is left.
     pub(crate) async fn close(&self) {
         self.stop.notify_one();
         // Waits for a making that is under way, which has just been told to end.
+        let now = std::time::Instant::now();
         let made =
-            self.current.get_or_make(async { Err(node_failure("template", "it is not needed")) }).await;
+            self.current.get_or_make(now, async { Err(node_failure("template", "it is not needed")) }).await;
         let mut leaving = std::mem::take(&mut *self.leaving.lock());
         if let Ok(Template::Zygote(zygote)) = made {
             zygote.stop.notify_one();

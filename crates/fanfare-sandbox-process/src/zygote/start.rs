@@ -49,14 +49,16 @@ pub(super) async fn start(
     let cgroup = Arc::new(shared.make(&name, limits, &[])?);
     let log = Log::new(shared.outlets.logs.clone(), revision.spec.id.function, None);
     let mut parts = Parts { shared, owner, name, cgroup, log, outputs: None, process: None };
+    *revision.zygotes.importing.lock() = Some(parts.log.clone());
     let limit = revision.spec.timeouts.start;
     let made = tokio::select! {
         made = import(&mut parts, &revision, &prepared) => made,
         () = tokio::time::sleep(limit) => {
-            Err(failure(StartFailureKind::Timeout, format!("not imported after {} ms", limit.as_millis())))
+            Err(failure(StartFailureKind::Timeout, format!("not ready after {} ms: the import has not ended", limit.as_millis())))
         }
         () = stop.notified() => Err(failure(StartFailureKind::Node, "the revision was removed while it was imported")),
     };
+    revision.zygotes.importing.lock().take();
     match made {
         Ok(Some((control, pid))) => {
             let (gone_sender, gone) = watch::channel(false);
