@@ -1,6 +1,6 @@
 //! `kill -9` of anything: what was acknowledged stays, what is left over is found, and calls are answered again.
 
-use crate::cluster::{Arrangement, Cluster, leftovers, root};
+use crate::cluster::{Arrangement, Cluster, leftovers, root, wait};
 
 const HELLO: &str = "def handler(event, context):\n    return 'hello'\n";
 
@@ -87,5 +87,33 @@ async fn a_killed_data_plane_s_successor_serves_without_exceeding_anything() {
     cluster.spawn_data_plane(0, &control_plane, &listen);
     cluster.wait_until_complete(1).await;
     assert_eq!(cluster.call("hello", "").await.text(), "hello");
+    cluster.shut_down();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_plane_that_is_replaced_after_a_broken_update_serves_the_old_revision() {
+    if !root() {
+        return;
+    }
+    let mut cluster = Cluster::start(Arrangement::Apart { data_planes: 1 }).await;
+    cluster.deploy_python("hello", HELLO, &[]);
+    assert_eq!(cluster.call("hello", "").await.text(), "hello");
+    let broken = cluster.file("hello.py", "raise RuntimeError('boom at import')\n");
+    let update = cluster.cli(&["deploy", broken.to_str().unwrap()]);
+    assert!(!update.status.success(), "{}", String::from_utf8_lossy(&update.stdout));
+    assert_eq!(cluster.call("hello", "").await.text(), "hello", "the old revision serves");
+    for _ in 0..2 {
+        let index = cluster.processes.iter().position(|p| p.role == "d0").unwrap();
+        let mut process = cluster.processes.remove(index);
+        let pid = rustix::process::Pid::from_child(&process.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(wait(&mut process.child).success());
+        let listen = cluster.data_planes[0].replace("http://", "");
+        let control_plane = format!("http://{}", cluster.grpc);
+        cluster.spawn_data_plane(0, &control_plane, &listen);
+        cluster.wait_until_complete(1).await;
+        let answer = cluster.call("hello", "").await;
+        assert_eq!((answer.status, answer.text()), (200, "hello"));
+    }
     cluster.shut_down();
 }
