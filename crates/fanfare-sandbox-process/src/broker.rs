@@ -6,15 +6,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fanfare_types::SandboxId;
+use parking_lot::Mutex;
 use rustix::net::SendFlags;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::fdmsg;
@@ -52,6 +53,29 @@ impl Broker {
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Broker { task: tokio::spawn(serve(listener, lookup)) })
+    }
+}
+
+/// Serves the socket again when it has gone with the run directory, each time that there is a new launcher.
+pub(crate) async fn keep<T>(
+    broker: Weak<Mutex<Option<Broker>>>,
+    path: PathBuf,
+    lookup: Lookup,
+    mut launcher: watch::Receiver<Option<T>>,
+) {
+    while launcher.changed().await.is_ok() {
+        let Some(broker) = broker.upgrade() else { return };
+        if launcher.borrow().is_none() || path.exists() {
+            continue;
+        }
+        let mut current = broker.lock();
+        // Without one the runtime has been shut down.
+        if current.is_some() {
+            match Broker::start(&path, lookup.clone()) {
+                Ok(started) => *current = Some(started),
+                Err(error) => tracing::error!(%error, "the broker cannot be started again"),
+            }
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod procfs;
 mod recover;
 mod revision;
 mod root;
+mod run_dir;
 mod runtime;
 mod sandbox;
 mod seccomp;

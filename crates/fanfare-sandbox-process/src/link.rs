@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::fdmsg;
 use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, SpawnSpec};
 use crate::options::LauncherCommand;
+use crate::run_dir;
 use crate::sys;
 
 /// How long a launcher may take to get ready.
@@ -52,6 +54,7 @@ pub(crate) struct LinkOptions {
 pub(crate) struct Links {
     current: watch::Receiver<Option<Arc<Link>>>,
     close: Arc<Notify>,
+    renew: Arc<Notify>,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -61,9 +64,10 @@ impl Links {
         let (link, child, powers) = Link::start(&options).await?;
         let link = Arc::new(link);
         let (sender, receiver) = watch::channel(Some(link.clone()));
-        let close = Arc::new(Notify::new());
-        let keeper = Mutex::new(Some(tokio::spawn(keep(options, link, child, sender, close.clone()))));
-        Ok((Links { current: receiver, close, keeper }, powers))
+        let (close, renew) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let keeping = keep(options, link, child, sender, (close.clone(), renew.clone()));
+        let keeper = Mutex::new(Some(tokio::spawn(keeping)));
+        Ok((Links { current: receiver, close, renew, keeper }, powers))
     }
 
     /// Ends the launcher and waits until it has cleaned up.
@@ -73,6 +77,16 @@ impl Links {
         if let Some(keeper) = keeper {
             let _ = keeper.await;
         }
+    }
+
+    /// Something in the run directory is missing: if so, the launcher, whose mounts were there, is replaced.
+    pub(crate) fn renew(&self) {
+        self.renew.notify_one();
+    }
+
+    /// The launcher as it comes and goes.
+    pub(crate) fn watch(&self) -> watch::Receiver<Option<Arc<Link>>> {
+        self.current.clone()
     }
 
     /// The launcher.
@@ -86,17 +100,26 @@ impl Links {
 
 /// Reads answers; replaces the launcher when it has ended.
 async fn keep(
-    options: LinkOptions,
+    mut options: LinkOptions,
     mut link: Arc<Link>,
     mut child: Child,
     current: watch::Sender<Option<Arc<Link>>>,
-    close: Arc<Notify>,
+    (close, renew): (Arc<Notify>, Arc<Notify>),
 ) {
+    let run_dir = PathBuf::from(&options.config.run_dir);
     loop {
-        let closed = tokio::select! {
-            () = link.read() => false,
-            () = current.closed() => true,
-            () = close.notified() => true,
+        let closed = loop {
+            tokio::select! {
+                () = link.read() => break false,
+                () = current.closed() => break true,
+                () = close.notified() => break true,
+                () = renew.notified() => if !run_dir::is_whole(&run_dir) {
+                    tracing::error!(run_dir = %run_dir.display(), "the run directory was removed: it is made anew");
+                    // Not by its socket: it would remove the cgroups' parent, too.
+                    let _ = child.start_kill();
+                    break false;
+                },
+            }
         };
         current.send_replace(None);
         link.pending.lock().take();
@@ -111,6 +134,12 @@ async fn keep(
         tracing::error!(?status, "the launcher has ended, and with it all sandboxes");
         let mut pause = RESTART_MIN;
         (link, child) = loop {
+            if !run_dir::is_whole(&run_dir) {
+                match run_dir::renew(&run_dir) {
+                    Ok(lock) => options.lock = lock,
+                    Err(error) => tracing::error!(%error, "the run directory cannot be made anew"),
+                }
+            }
             match Link::start(&options).await {
                 Ok((link, child, _)) => break (Arc::new(link), child),
                 Err(error) => tracing::error!(%error, "the launcher cannot be started"),

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fanfare_sandbox::{Orphan, Outlets, Runtime, Started};
 use fanfare_types::{
@@ -14,10 +12,9 @@ use fanfare_types::{
 };
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 use parking_lot::Mutex;
-use rustix::fs::FlockOperation;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::OnceCell;
 
-use crate::broker::Broker;
+use crate::broker::{self, Broker};
 use crate::cgroup::Cgroups;
 use crate::isolation::Isolation;
 use crate::launcher::protocol::Config;
@@ -25,19 +22,17 @@ use crate::link::{LinkOptions, Links};
 use crate::options::{ProcessOptions, RUN_DIR_LEN_MAX};
 use crate::recover;
 use crate::revision::{Revision, node_failure};
+use crate::run_dir;
 use crate::sandbox::{self, Purpose};
 use crate::shared::Shared;
 use crate::shims::Shims;
-
-/// How long the previous owner of a run directory may take to clean up.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Makes sandboxes from namespaces, cgroups and seccomp.
 #[derive(Debug)]
 pub struct ProcessRuntime {
     shared: Arc<Shared>,
     isolation: Isolation,
-    broker: Mutex<Option<Broker>>,
+    broker: Arc<Mutex<Option<Broker>>>,
     proofs: AtomicU64,
     ended: Arc<OnceCell<()>>,
 }
@@ -51,15 +46,13 @@ impl ProcessRuntime {
     pub async fn start(options: ProcessOptions, outlets: Outlets) -> io::Result<Arc<Self>> {
         check(&options)?;
         let run_dir = options.run_dir.clone();
-        let lock = lock(&run_dir).await?;
+        let lock = run_dir::lock(&run_dir).await?;
         let (data_dir, swept) = (options.data_dir.clone(), run_dir.clone());
         let root = rustix::process::geteuid().is_root();
         let prepared = tokio::task::spawn_blocking(move || {
-            warn_of_a_disk(&swept);
+            run_dir::warn_of_a_disk(&swept);
             recover::sweep(&swept);
-            for dir in ["s", "root", "journal"] {
-                std::fs::create_dir_all(swept.join(dir))?;
-            }
+            run_dir::make(&swept)?;
             Ok::<_, io::Error>((Shims::install(&data_dir)?, Cgroups::detect(&recover::instance(&swept))))
         });
         let (shims, cgroups) = prepared.await.map_err(io::Error::other)??;
@@ -83,14 +76,20 @@ impl ProcessRuntime {
         let isolation = Isolation::new(root, &cgroups, &powers);
         let shared = Arc::new(Shared::new(options, outlets, root, cgroups, links, shims));
         let sandboxes = Arc::downgrade(&shared);
-        let lookup = Arc::new(move |id| {
+        let lookup: broker::Lookup = Arc::new(move |id| {
             sandboxes.upgrade().and_then(|s| s.sandboxes.lock().get(&id).map(|handle| handle.sockets.clone()))
         });
-        let broker = Broker::start(&shared.broker_path(), lookup)?;
+        let broker = Arc::new(Mutex::new(Some(Broker::start(&shared.broker_path(), lookup.clone())?)));
+        tokio::spawn(broker::keep(
+            Arc::downgrade(&broker),
+            shared.broker_path(),
+            lookup,
+            shared.links.watch(),
+        ));
         Ok(Arc::new(ProcessRuntime {
             shared,
             isolation,
-            broker: Mutex::new(Some(broker)),
+            broker,
             proofs: AtomicU64::new(0),
             ended: Arc::default(),
         }))
@@ -116,54 +115,6 @@ fn check(options: &ProcessOptions) -> io::Result<()> {
         return refuse(format!("user numbers {:?} must be some, without root's", options.uids));
     }
     Ok(())
-}
-
-/// Each start makes and removes files in the run directory. A disk's file system takes long to find a place for one
-/// when many were removed lately.
-fn warn_of_a_disk(run_dir: &Path) {
-    const TMPFS: i64 = 0x0102_1994;
-    if rustix::fs::statfs(run_dir).is_ok_and(|found| found.f_type != TMPFS) {
-        tracing::warn!(
-            run_dir = %run_dir.display(),
-            "the run directory is not in memory (tmpfs): with many starts and ends each takes a millisecond longer"
-        );
-    }
-}
-
-/// Makes the run directory, for this user only, and takes its lock, waiting for a predecessor's launcher to clean up.
-async fn lock(run_dir: &Path) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(run_dir)?;
-    // Whoever owns it could put links in the way of all that is done there.
-    let found = std::fs::symlink_metadata(run_dir)?;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        let why = format!("{} must be a directory of this user's own, and no link", run_dir.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
-    std::fs::set_permissions(run_dir, std::fs::Permissions::from_mode(0o700))?;
-    let open = std::fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(run_dir.join(recover::LOCK))?;
-    let file = OwnedFd::from(open);
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        return Ok(file);
-    }
-    // On a thread of its own, not of the runtime's: if the lock never comes, nobody waits for the thread.
-    let (sender, locked) = oneshot::channel();
-    std::thread::Builder::new().name("run-dir-lock".into()).spawn(move || {
-        let result = rustix::fs::flock(&file, FlockOperation::LockExclusive).map(|()| file);
-        let _ = sender.send(result);
-    })?;
-    match tokio::time::timeout(LOCK_TIMEOUT, locked).await {
-        Ok(Ok(result)) => Ok(result?),
-        Ok(Err(e)) => Err(io::Error::other(e)),
-        Err(_) => Err(io::Error::new(
-            io::ErrorKind::AddrInUse,
-            format!("{} is in use by another runtime", run_dir.display()),
-        )),
-    }
 }
 
 impl Runtime for ProcessRuntime {

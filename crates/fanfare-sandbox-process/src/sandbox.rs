@@ -204,7 +204,8 @@ impl Sandbox {
         let made = self.shared.blocking(move || {
             let files: Vec<_> = path.iter().map(|path| (Kind::Socket, path.clone())).collect();
             let cgroup = shared.make(&name, limits, &files)?;
-            let listener = path.map(|path| UnixListener::bind(path).map_err(|e| node_failure("listener", e)));
+            let bind = |path| UnixListener::bind(path).map_err(|e| shared.missing("listener", &e));
+            let listener = path.map(bind);
             Ok::<_, StartFailure>((cgroup, listener.transpose()))
         });
         let (cgroup, listener) = made.await.map_err(|e| node_failure("making", e))??;

@@ -167,11 +167,25 @@ impl Shared {
     ) -> Result<Cgroup, StartFailure> {
         let mut items: Vec<Item> = files.iter().map(|(kind, path)| Item::path(*kind, path)).collect();
         items.extend(self.cgroups.paths(owner).iter().map(|path| Item::path(Kind::Cgroup, path)));
-        self.journal.begin(owner, &items).map_err(|e| node_failure("journal", e))?;
+        self.journal.begin(owner, &items).map_err(|e| self.missing("journal", &e))?;
         self.cgroups.create(owner, limits).map_err(|e| {
             let _ = self.journal.end(owner);
             node_failure("cgroup", e)
         })
+    }
+
+    /// A failure in the run directory, which may have been removed.
+    pub(crate) fn missing(&self, what: &str, error: &io::Error) -> StartFailure {
+        if error.kind() != io::ErrorKind::NotFound {
+            return node_failure(what, error);
+        }
+        self.links.renew();
+        let run_dir = self.options.run_dir.display();
+        let detail = format!(
+            "{run_dir} was removed while the node ran: what ran here has ended, and it is being made anew. Whatever \
+             cleans up there must leave it alone"
+        );
+        failure(StartFailureKind::Node, detail)
     }
 
     /// Removes a cgroup whose processes have been killed, and ends the owner's journal entry. What cannot be removed

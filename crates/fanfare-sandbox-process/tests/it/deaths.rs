@@ -18,6 +18,7 @@ cases![
     what_two_kills_leave_is_found_and_removed,
     a_launcher_short_of_descriptors_refuses_and_lives,
     a_daemon_killed_at_work_leaves_nothing,
+    a_removed_run_directory_is_made_anew,
 ];
 
 /// A daemon with three sandboxes, and its launcher's pid.
@@ -164,4 +165,35 @@ fn a_daemon_killed_at_work_leaves_nothing() {
         wait_for_end(launcher);
         assert_eq!(traces(&dir.path().join("run")), Vec::<String>::new(), "round {round}");
     }
+}
+
+/// Cleaners of temporary directories do such things.
+fn a_removed_run_directory_is_made_anew() {
+    block_on(async {
+        let lab = Lab::new().await;
+        lab.create(1, &lab.probe(1)).await.unwrap();
+        let run_dir = lab.dir.path().join("run");
+        std::fs::remove_dir_all(&run_dir).unwrap();
+        let failure = lab.create(2, &lab.probe(1)).await.unwrap_err();
+        assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}");
+        assert!(failure.detail.contains("was removed while the node ran"), "{failure:?}");
+        lab.exit(1).await;
+        let port =
+            lab.http(2, &[("probe.py", crate::support::PROBE)], &["python3", "probe.py", "port"], false);
+        let mut n = 3;
+        let started = loop {
+            match lab.create(n, &port).await {
+                Ok(started) => break started,
+                Err(failure) => assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}"),
+            }
+            n += 1;
+            assert!(n < 10_000, "no new launcher");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        };
+        assert_eq!(lab.run(n, &started, "print('through the broker')").await, "through the broker");
+        lab.create(n + 1, &lab.probe(1)).await.unwrap();
+        let lock = std::fs::File::open(run_dir.join("lock")).unwrap();
+        assert!(lock.try_lock().is_err(), "it is held again");
+        lab.close().await;
+    });
 }
