@@ -3,7 +3,7 @@
 //! It runs on a thread of its own and never waits for anything but its queue and the next deadline: sending on a link
 //! only queues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,11 +32,20 @@ pub(crate) struct EngineLoop {
     data_planes: Peers<DataPlaneId, Sender<ToDataPlane>>,
     /// Requests in sandboxes and waiting, as each data plane last reported.
     loads: BTreeMap<DataPlaneId, (u64, u64)>,
+    /// Peers that were said to be lost: that they are back is said as loudly.
+    lost: Lost,
     preparing: BTreeMap<RevisionId, Vec<oneshot::Sender<Prepared>>>,
     preparing_count: usize,
     barriers: Barriers,
     counters: Counters,
     commands: Vec<Command>,
+}
+
+/// Peers that were lost and have not come back; no more than there are registered ones.
+#[derive(Debug, Default)]
+struct Lost {
+    nodes: BTreeSet<NodeId>,
+    data_planes: BTreeSet<DataPlaneId>,
 }
 
 /// Starts the loop on its own thread with the functions that are kept. The receiver resolves when it has ended.
@@ -71,6 +80,7 @@ impl EngineLoop {
             nodes: Peers::new(limits::LIVENESS_TIMEOUT),
             data_planes: Peers::new(limits::LIVENESS_TIMEOUT),
             loads: BTreeMap::new(),
+            lost: Lost::default(),
             preparing: BTreeMap::new(),
             preparing_count: 0,
             barriers: Barriers::default(),
@@ -124,6 +134,7 @@ impl EngineLoop {
             if let Some(tx) = tx {
                 tx.close();
             }
+            self.lost.nodes.insert(node);
             self.step(Event::NodeLost(node));
         }
         for (data_plane, tx) in self.data_planes.expire(now) {
@@ -133,6 +144,7 @@ impl EngineLoop {
             }
             self.loads.remove(&data_plane);
             self.barriers.left(data_plane);
+            self.lost.data_planes.insert(data_plane);
             self.step(Event::DataPlaneLost(data_plane));
         }
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -202,7 +214,11 @@ impl EngineLoop {
         let who = (hello.name.clone(), hello.incarnation);
         match self.nodes.connect(self.clock.now(), node, who, stream, tx) {
             Ok(replaced) => {
-                tracing::info!(%node, name = %hello.name, sandboxes = hello.sandboxes.len(), "node connected");
+                let sandboxes = hello.sandboxes.len();
+                match self.lost.nodes.remove(&node) {
+                    true => tracing::warn!(%node, name = %hello.name, sandboxes, "node is back"),
+                    false => tracing::info!(%node, name = %hello.name, sandboxes, "node connected"),
+                }
                 if let Some(old) = replaced {
                     old.close();
                 }
@@ -232,7 +248,11 @@ impl EngineLoop {
         let who = (hello.name.clone(), hello.incarnation);
         match self.data_planes.connect(self.clock.now(), data_plane, who, stream, tx) {
             Ok(replaced) => {
-                tracing::info!(%data_plane, name = %hello.name, address = %hello.address, "data plane connected");
+                let (name, address) = (&hello.name, &hello.address);
+                match self.lost.data_planes.remove(&data_plane) {
+                    true => tracing::warn!(%data_plane, %name, %address, "data plane is back"),
+                    false => tracing::info!(%data_plane, %name, %address, "data plane connected"),
+                }
                 if let Some(old) = replaced {
                     old.close();
                 }

@@ -337,11 +337,12 @@ impl Engine {
         let request = function.spec.sizing.request;
         let able = self.nodes.values().filter(|n| n.has_runtime(&function.spec.runtime)).count();
         let detail = format!(
-            "{able} of {} nodes have the runtime {}, and none of them can hold {} bytes and {} mCPU",
+            "{able} of {} nodes have the runtime {}, and none of them can hold the {:.1} MiB and {} CPUs that a sandbox \
+             reserves",
             self.nodes.len(),
             function.spec.runtime,
-            request.memory_bytes,
-            request.cpu_milli,
+            request.memory_bytes as f64 / f64::from(1 << 20),
+            request.cpu_milli as f64 / 1e3,
         );
         self.tell_unavailable_because(id, Reason::NoCapacity, &detail, "", out);
     }

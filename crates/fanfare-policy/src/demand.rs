@@ -174,23 +174,48 @@ impl fmt::Display for DemandReason {
         match *self {
             DemandReason::NothingQueued => f.write_str("nothing waits"),
             DemandReason::SlotsSuffice { requests, slots } => {
-                write!(f, "{requests} requests, and {slots} slots are ready or starting")
+                write!(
+                    f,
+                    "{}, and {} ready or starting",
+                    counted(requests.into(), "request"),
+                    counted(slots, "slot")
+                )
             }
-            DemandReason::SlotForEach { requests, sandboxes } => {
-                write!(f, "a slot for each of {requests} requests takes {sandboxes} sandboxes")
-            }
+            DemandReason::SlotForEach { requests, sandboxes } => match (requests, sandboxes) {
+                (1, 1) => f.write_str("a request waits, and takes a sandbox"),
+                _ => write!(
+                    f,
+                    "a slot for each of {} takes {}",
+                    counted(requests.into(), "request"),
+                    counted(sandboxes.into(), "sandbox")
+                ),
+            },
             DemandReason::ShortExecutions { requests, execution, cold_start, instead_of } => write!(
                 f,
-                "{requests} requests of {execution:?} are served by fewer than {instead_of} sandboxes before more \
-                 could be ready, which takes {cold_start:?}"
+                "{} of {execution:?} are served by fewer than {instead_of} sandboxes before more could be ready, \
+                 which takes {cold_start:?}",
+                counted(requests.into(), "request")
             ),
             DemandReason::AtLeast { sandboxes } => {
-                write!(f, "at least {sandboxes} sandboxes, by the function's minimum or activation scale")
+                write!(
+                    f,
+                    "at least {}, by the function's minimum or activation scale",
+                    counted(sandboxes.into(), "sandbox")
+                )
             }
             DemandReason::AtMost { wanted, max } => {
-                write!(f, "{wanted} sandboxes wanted, the maximum is {max}")
+                write!(f, "{} wanted, the maximum is {max}", counted(wanted.into(), "sandbox"))
             }
         }
+    }
+}
+
+/// A count with its word: `1 slot`, `2 slots`.
+fn counted(count: u64, word: &str) -> String {
+    match (count, word.ends_with('x')) {
+        (1, _) => format!("1 {word}"),
+        (_, true) => format!("{count} {word}es"),
+        (_, false) => format!("{count} {word}s"),
     }
 }
 

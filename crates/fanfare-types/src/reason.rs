@@ -54,6 +54,8 @@ reasons! {
     InvalidField = "invalid-field", 422, "correct the named field";
     /// A function of that name exists already.
     FunctionExists = "function-exists", 409, "update it with `fanfare update`, or delete it first";
+    /// Nothing was registered before the function's current revision.
+    NoEarlierRevision = "no-earlier-revision", 409, "deploy what should run: `fanfare deploy PATH`";
     /// There are as many functions as one control plane keeps.
     RegistryFull = "registry-full", 507, "delete functions that are no longer needed";
     /// The named code was never uploaded.

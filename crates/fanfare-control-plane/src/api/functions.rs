@@ -140,6 +140,20 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Register again what was registered before the current revision, as a new one. Twice is back where it began.
+#[utoipa::path(
+    post, path = "/v1/functions/{name}/rollback", tag = "functions", params(("name" = String, Path)),
+    responses(
+        (status = 200, body = DeployResult),
+        (status = 404, body = Problem),
+        (status = 409, description = "Nothing was registered before", body = Problem),
+    )
+)]
+pub(super) async fn rollback(State(app): State<Arc<App>>, name: Name) -> Result<Response, Failure> {
+    let function = find(&app, &path(name)?)?;
+    register(&app, Change::Rollback(function.spec.name.clone()), &function.spec).await
+}
+
 /// Make code, dependencies and template of the current revision ready on one node, and prove that a sandbox starts.
 #[utoipa::path(
     post, path = "/v1/functions/{name}/prepare", tag = "functions", params(("name" = String, Path)),

@@ -20,6 +20,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use super::App;
 use super::problem::{Failure, write_out};
 
+/// The release that answers: a client of another one says so.
+const VERSION: HeaderName = HeaderName::from_static("x-fanfare-version");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Runs a request between the checks and the writing out.
@@ -50,6 +52,7 @@ pub(super) async fn guard(State(app): State<Arc<App>>, request: Request, next: N
             *response.body_mut() = axum::body::Body::empty();
         }
     }
+    response.headers_mut().insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }

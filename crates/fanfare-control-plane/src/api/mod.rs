@@ -104,6 +104,7 @@ fn table() -> Vec<Route> {
         get("/v1/functions/{name}", functions::get),
         (Method::PUT, "/v1/functions/{name}", routing::put(functions::put)),
         (Method::DELETE, "/v1/functions/{name}", routing::delete(functions::delete)),
+        (Method::POST, "/v1/functions/{name}/rollback", routing::post(functions::rollback)),
         (Method::POST, "/v1/functions/{name}/prepare", routing::post(functions::prepare)),
         get("/v1/functions/{name}/logs", logs::logs),
         (Method::PUT, "/v1/blobs/{digest}", routing::put(blobs::put)),

@@ -24,6 +24,7 @@ use super::{blobs, functions, logs, status};
         functions::get,
         functions::put,
         functions::delete,
+        functions::rollback,
         functions::prepare,
         logs::logs,
         blobs::put,

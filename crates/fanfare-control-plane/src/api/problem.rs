@@ -37,6 +37,9 @@ impl Failure {
                 Failure::new(Reason::FunctionExists, format!("the function {name:?} exists already"))
             }
             RegistryError::NotFound => Failure::no_such_function(name),
+            RegistryError::NothingBefore { .. } => {
+                Failure::new(Reason::NoEarlierRevision, format!("{error} of {name:?}"))
+            }
             RegistryError::Full { what, limit } => {
                 let mut failure = Failure::new(
                     Reason::RegistryFull,

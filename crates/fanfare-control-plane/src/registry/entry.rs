@@ -1,5 +1,7 @@
 //! Keys and values in the store.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use fanfare_api::{decode_stored, encode_stored};
 use fanfare_store::{Entry, Op, Precondition};
@@ -37,6 +39,9 @@ struct StoredFunction<'a> {
     revision: u32,
     #[serde(borrow)]
     stored: &'a RawValue,
+    /// What was registered before this revision, to go back to.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    previous: Option<&'a RawValue>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -45,9 +50,20 @@ struct StoredNumber {
 }
 
 /// The write that keeps a function.
-pub(super) fn put_function(id: RevisionId, spec: &FunctionSpec) -> Result<Op, serde_json::Error> {
-    let stored = serde_json::from_slice(&encode_stored(spec)).map(|raw: Box<RawValue>| raw)?;
-    let value = StoredFunction { id: id.function.0, revision: id.number, stored: &stored };
+pub(super) fn put_function(
+    id: RevisionId,
+    spec: &FunctionSpec,
+    previous: Option<&FunctionSpec>,
+) -> Result<Op, serde_json::Error> {
+    let raw =
+        |spec: &FunctionSpec| serde_json::from_slice(&encode_stored(spec)).map(|raw: Box<RawValue>| raw);
+    let (stored, previous) = (raw(spec)?, previous.map(raw).transpose()?);
+    let value = StoredFunction {
+        id: id.function.0,
+        revision: id.number,
+        stored: &stored,
+        previous: previous.as_deref(),
+    };
     Ok(Op::Put(function_key(&spec.name), Bytes::from(serde_json::to_vec(&value)?)))
 }
 
@@ -56,13 +72,15 @@ pub(super) fn read_function(key: &str, entry: &Entry) -> Result<Function, Contro
     let unreadable = |detail: String| ControlPlaneError::Entry { key: key.to_owned(), detail };
     let value: StoredFunction<'_> =
         serde_json::from_slice(&entry.value).map_err(|e| unreadable(e.to_string()))?;
-    let spec =
-        decode_stored(value.stored.get().as_bytes()).map_err(|e| ControlPlaneError::stored(key, &e))?;
+    let decoded = |raw: &RawValue| {
+        decode_stored(raw.get().as_bytes()).map(Arc::new).map_err(|e| ControlPlaneError::stored(key, &e))
+    };
+    let (spec, previous) = (decoded(value.stored)?, value.previous.map(decoded).transpose()?);
     if function_key(&spec.name) != key {
         return Err(unreadable(format!("it is about {}", spec.name)));
     }
     let id = RevisionId { function: FunctionId(value.id), number: value.revision };
-    Ok(Function { id, spec: spec.into(), stored: entry.revision })
+    Ok(Function { id, spec, previous, stored: entry.revision })
 }
 
 /// The write that keeps a number.

@@ -30,6 +30,8 @@ use crate::limits::REGISTRY_QUEUE_MAX;
 pub(crate) struct Function {
     pub(crate) id: RevisionId,
     pub(crate) spec: Arc<FunctionSpec>,
+    /// What was registered before this revision.
+    pub(crate) previous: Option<Arc<FunctionSpec>>,
     stored: Revision,
 }
 
@@ -47,6 +49,8 @@ pub(crate) enum Change {
     Create(Arc<FunctionSpec>),
     /// Register a function, or a new revision of it.
     Put(Arc<FunctionSpec>),
+    /// Register again what was registered before the current revision, as a new one.
+    Rollback(FunctionName),
     /// Delete a function.
     Delete(FunctionName),
     /// Give a node or a data plane its number.
@@ -79,6 +83,8 @@ pub(crate) enum RegistryError {
     Exists,
     #[error("there is no such function")]
     NotFound,
+    #[error("nothing was registered before its revision {current}")]
+    NothingBefore { current: u32 },
     #[error("there are {limit} {what} already")]
     Full { what: &'static str, limit: usize },
     #[error("{0}")]
@@ -165,9 +171,11 @@ impl Registry {
         self.known.read().functions.values().map(|f| (f.id, f.spec.clone())).collect()
     }
 
-    /// Digests that a function refers to.
+    /// Digests that a function refers to, or would after a rollback.
     pub(crate) fn code_in_use(&self) -> HashSet<CodeDigest> {
-        self.known.read().functions.values().filter_map(|f| f.spec.code).collect()
+        let known = self.known.read();
+        let specs = known.functions.values().flat_map(|f| std::iter::once(&f.spec).chain(&f.previous));
+        specs.filter_map(|spec| spec.code).collect()
     }
 
     pub(crate) fn data_planes(&self) -> Vec<DataPlaneId> {

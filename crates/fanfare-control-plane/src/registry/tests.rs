@@ -56,6 +56,26 @@ async fn one_of_many_creators_wins() {
 }
 
 #[tokio::test]
+async fn what_was_registered_before_comes_back_as_a_new_revision() {
+    let store = Arc::new(MemoryStore::new());
+    let first = world(store.clone()).await;
+    let name = FunctionName::new("a").unwrap();
+    let back = || Change::Rollback(name.clone());
+    assert_eq!(first.registry.change(back()).await, Err(RegistryError::NotFound));
+    first.registry.change(Change::Create(spec("a", 1))).await.unwrap();
+    let nothing = Err(RegistryError::NothingBefore { current: 1 });
+    assert_eq!(first.registry.change(back()).await, nothing);
+    assert_eq!(number(&first.registry.change(Change::Put(spec("a", 2))).await), 2);
+    drop(first);
+    // A later term knows it, too; and a second one undoes the first.
+    let second = world(store).await;
+    for (revision, queue_limit) in [(3, 1), (4, 2)] {
+        assert_eq!(number(&second.registry.change(back()).await), revision);
+        assert_eq!(second.registry.function("a").unwrap().spec.queue_limit, queue_limit);
+    }
+}
+
+#[tokio::test]
 async fn changes_of_one_name_become_visible_in_the_order_in_which_they_became_durable() {
     let mut world = world(Arc::new(MemoryStore::new())).await;
     let others = (0..100).map(|i| world.registry.change(Change::Create(spec(&format!("other-{i}"), 1))));

@@ -53,7 +53,7 @@ enum Busy {
 /// What a transaction will have done.
 #[derive(Debug)]
 enum Plan {
-    Set { id: RevisionId, spec: Arc<FunctionSpec>, created: bool },
+    Set { id: RevisionId, spec: Arc<FunctionSpec>, previous: Option<Arc<FunctionSpec>> },
     Remove(FunctionId),
     Number(u32),
 }
@@ -67,7 +67,7 @@ impl Subject {
     fn of(change: &Change) -> Subject {
         match change {
             Change::Create(spec) | Change::Put(spec) => Subject::Function(spec.name.clone()),
-            Change::Delete(name) => Subject::Function(name.clone()),
+            Change::Delete(name) | Change::Rollback(name) => Subject::Function(name.clone()),
             Change::Peer(kind, name) => Subject::Peer(*kind, name.clone()),
         }
     }
@@ -157,7 +157,7 @@ impl Writer {
                 return Ok(());
             }
         };
-        self.creations_under_way += usize::from(matches!(plan, Plan::Set { created: true, .. }));
+        self.creations_under_way += usize::from(matches!(plan, Plan::Set { previous: None, .. }));
         self.busy.insert(subject.clone(), Busy::Changing(VecDeque::new()));
         let commit = self.store.commit(txn);
         self.under_way.push(Box::pin(async move {
@@ -184,10 +184,14 @@ impl Writer {
             (Change::Put(spec), Some(found)) if found.spec == *spec => {
                 return Ok(Err(Ok(Done::Unchanged(found.id))));
             }
-            (Change::Put(spec), Some(Function { id, .. })) => {
-                let id = RevisionId { number: id.number + 1, ..id };
-                (Plan::Set { id, spec: spec.clone(), created: false }, put_function(id, spec))
-            }
+            (Change::Put(spec), Some(found)) => update(&found, spec.clone()),
+            (Change::Rollback(_), Some(found)) => match &found.previous {
+                Some(previous) => update(&found, previous.clone()),
+                None => {
+                    let current = found.id.number;
+                    return Ok(Err(Err(RegistryError::NothingBefore { current })));
+                }
+            },
             (Change::Create(spec) | Change::Put(spec), None) => {
                 if self.known.read().functions.len() + self.creations_under_way >= limits::FUNCTIONS_MAX {
                     return Ok(Err(Err(RegistryError::Full {
@@ -199,9 +203,9 @@ impl Writer {
                     function: FunctionId(self.ids.take(&*self.store, &self.term.fence).await?),
                     number: 1,
                 };
-                (Plan::Set { id, spec: spec.clone(), created: true }, put_function(id, spec))
+                (Plan::Set { id, spec: spec.clone(), previous: None }, put_function(id, spec, None))
             }
-            (Change::Delete(_), None) => return Ok(Err(Err(RegistryError::NotFound))),
+            (Change::Delete(_) | Change::Rollback(_), None) => return Ok(Err(Err(RegistryError::NotFound))),
             (Change::Delete(_), Some(found)) => {
                 (Plan::Remove(found.id.function), Ok(Op::Delete(subject.key())))
             }
@@ -231,7 +235,7 @@ impl Writer {
     async fn finish(&mut self, finished: Finished) -> Result<(), ControlPlaneError> {
         match finished {
             Finished::Written { subject, plan, request, result } => {
-                self.creations_under_way -= usize::from(matches!(plan, Plan::Set { created: true, .. }));
+                self.creations_under_way -= usize::from(matches!(plan, Plan::Set { previous: None, .. }));
                 match result {
                     Ok(revision) => {
                         let done = self.publish(&subject, plan, revision).await;
@@ -282,9 +286,10 @@ impl Writer {
         let (done, visible) = {
             let mut known = self.known.write();
             match (subject, plan) {
-                (Subject::Function(name), Plan::Set { id, spec, created }) => {
-                    known.functions.insert(name.clone(), Function { id, spec: spec.clone(), stored });
-                    let done = if created { Done::Created(id) } else { Done::Updated(id) };
+                (Subject::Function(name), Plan::Set { id, spec, previous }) => {
+                    let done = if previous.is_none() { Done::Created(id) } else { Done::Updated(id) };
+                    let function = Function { id, spec: spec.clone(), previous, stored };
+                    known.functions.insert(name.clone(), function);
                     (done, Some(Visible::Set { id, spec }))
                 }
                 (Subject::Function(name), Plan::Remove(id)) => {
@@ -367,6 +372,13 @@ impl Writer {
             }
         }
     }
+}
+
+/// A new revision of a function that is there.
+fn update(found: &Function, spec: Arc<FunctionSpec>) -> (Plan, Result<Op, serde_json::Error>) {
+    let id = RevisionId { number: found.id.number + 1, ..found.id };
+    let op = put_function(id, &spec, Some(&found.spec));
+    (Plan::Set { id, spec, previous: Some(found.spec.clone()) }, op)
 }
 
 fn answer(request: Request, result: Result<Done, RegistryError>) {

@@ -147,9 +147,9 @@ impl fmt::Display for ScaleReason {
             ScaleReason::NoData { held } => {
                 write!(f, "no load was reported for a whole window, so the scale stays at {held}")
             }
-            ScaleReason::Stable(figures) => write!(f, "the stable average decides: {figures}"),
+            ScaleReason::Stable(figures) => write!(f, "as the load has been for a while: {figures}"),
             ScaleReason::Panic { figures, maximum } => {
-                write!(f, "a surge is being absorbed, so the scale holds its maximum of {maximum}: {figures}")
+                write!(f, "the load has risen lately, so none of the {maximum} is stopped for now: {figures}")
             }
             ScaleReason::Delayed { wanted, held, delay } => {
                 write!(f, "{wanted} wanted, but {held} were wanted within the scale-down delay of {delay:?}")
@@ -194,8 +194,8 @@ impl fmt::Display for KpaFigures {
         };
         write!(
             f,
-            "{stable:.3} {unit} (stable) and {panic:.3} (panic) at {target:.3} a sandbox want {wanted}, \
-             and {ready} are ready"
+            "{stable:.2} {unit} on average and {panic:.2} lately, at {target} for each sandbox: {wanted} wanted, \
+             {ready} ready"
         )
     }
 }

@@ -185,7 +185,7 @@ fn reasons_are_one_sentence() {
     run.order(3);
     run.run(2, 2.0);
     let text = run.last.unwrap().reason.to_string();
-    assert!(text.contains("holds its maximum of 3") && text.contains("2.000 concurrent requests"), "{text}");
+    assert!(text.contains("none of the 3 is stopped") && text.contains("2.00 concurrent requests"), "{text}");
     assert!(!text.contains('\n') && !text.ends_with('.'));
 }
 
