@@ -42,6 +42,8 @@ pub(crate) struct Control {
     /// Counts the streams.
     stream: u64,
     outlet: Arc<Outlet>,
+    /// It was said that there is no stream: that there is one again is said as loudly.
+    complained: bool,
 }
 
 struct Known {
@@ -71,6 +73,7 @@ impl Control {
             leaving: Vec::new(),
             stream: 0,
             outlet: Arc::new(Outlet::nowhere()),
+            complained: false,
         }
     }
 
@@ -90,8 +93,14 @@ impl Control {
                     }
                     self.shared.connected.store(false, Ordering::Relaxed);
                 }
-                Ok(Err(error)) => tracing::warn!(%error, ?backoff, "no stream to the control plane"),
-                Err(_) => tracing::warn!(?backoff, "the control plane does not answer"),
+                Ok(Err(error)) => {
+                    self.complained = true;
+                    tracing::warn!(%error, ?backoff, "no stream to the control plane");
+                }
+                Err(_) => {
+                    self.complained = true;
+                    tracing::warn!(?backoff, "the control plane does not answer");
+                }
             }
             let draining = self.shared.draining.load(Ordering::Relaxed);
             tokio::select! {
@@ -120,6 +129,7 @@ impl Control {
                 _ = heartbeats.tick() => beaten = self.beat(),
                 batch = link.rx.recv() => {
                     let Some(batch) = batch else {
+                        self.complained = true;
                         tracing::warn!("the stream to the control plane is broken");
                         return heard;
                     };
@@ -190,7 +200,10 @@ impl Control {
     fn apply(&mut self, message: ToDataPlane) {
         match message {
             ToDataPlane::Welcome { you, epoch } => {
-                tracing::info!(%you, %epoch, "connected to the control plane");
+                match std::mem::take(&mut self.complained) {
+                    true => tracing::warn!(%you, %epoch, "connected to the control plane again"),
+                    false => tracing::info!(%you, %epoch, "connected to the control plane"),
+                }
                 self.shared.set_me(you);
             }
             ToDataPlane::Functions(routes) => routes.iter().for_each(|route| self.function(route)),

@@ -225,7 +225,10 @@ impl Daemon {
                 }
                 match (self.welcomed, self.unwelcome) {
                     _ if !self.company.speaks => {}
-                    (true, _) => tracing::warn!(node = %self.name, "lost the control plane"),
+                    (true, _) => {
+                        uplink.complain();
+                        tracing::warn!(node = %self.name, "lost the control plane");
+                    }
                     (false, UNWELCOME_TOLD) => tracing::warn!(
                         node = %self.name,
                         links = self.unwelcome,
@@ -244,7 +247,13 @@ impl Daemon {
         for message in batch.messages {
             if let ToNode::Welcome { you, epoch } = message {
                 if self.company.speaks {
-                    tracing::info!(node = %self.name, %you, %epoch, "welcomed");
+                    // After a complaint, that it is over is said as loudly.
+                    match uplink.complained() {
+                        true => {
+                            tracing::warn!(node = %self.name, %you, %epoch, "connected to the control plane again");
+                        }
+                        false => tracing::info!(node = %self.name, %you, %epoch, "welcomed"),
+                    }
                 }
                 self.welcomed = true;
                 self.unwelcome = 0;

@@ -27,6 +27,8 @@ pub(crate) struct Uplink {
     speaks: bool,
     /// Attempts since a control plane last made itself known.
     attempts: u32,
+    /// It was said that there is no link.
+    complained: bool,
 }
 
 enum State {
@@ -45,7 +47,17 @@ impl Uplink {
     pub(crate) fn new(dialer: Dialer, gate: EpochGate, company: &Company) -> Self {
         let dials = company.dials.clone();
         let state = State::Dialling(dial(dialer.clone(), gate.clone(), dials.clone(), Duration::ZERO));
-        Uplink { dialer, gate, state, dials, speaks: company.speaks, attempts: 0 }
+        Uplink { dialer, gate, state, dials, speaks: company.speaks, attempts: 0, complained: false }
+    }
+
+    /// It is said that there is no link.
+    pub(crate) fn complain(&mut self) {
+        self.complained = true;
+    }
+
+    /// Whether that was said since this was last asked.
+    pub(crate) fn complained(&mut self) -> bool {
+        std::mem::take(&mut self.complained)
     }
 
     /// Waits for news. Cancel-safe.
@@ -60,6 +72,7 @@ impl Uplink {
                     Err(error) => {
                         let attempts = self.attempts;
                         if self.speaks {
+                            self.complained = true;
                             tracing::warn!(%error, attempts, "cannot reach the control plane");
                         }
                         self.redial();
