@@ -8,6 +8,7 @@ use fanfare_types::{
     Balance, CodeDigest, Contract, FunctionName, FunctionSpec, Resources, Sizing, Timeouts, limits,
 };
 
+use crate::quantity::{show_bytes, show_duration};
 use crate::{
     EnvDocument, FieldError, FunctionDocument, HandlerDocument, LimitsDocument, Quantity, TimeoutsDocument,
 };
@@ -167,7 +168,12 @@ fn sizing(
         request: Resources::new(cpu_request, memory_request),
         limit: Resources::new(cpu_limit, memory_limit),
         pids_limit: within("limits.pids", pids, limits::PIDS_LIMIT_MIN, limits::PIDS_LIMIT_MAX)?,
-        tmp_limit_bytes: within("limits.tmp", tmp, limits::TMP_LIMIT_MIN_BYTES, limits::TMP_LIMIT_MAX_BYTES)?,
+        tmp_limit_bytes: bytes_within(
+            "limits.tmp",
+            tmp,
+            limits::TMP_LIMIT_MIN_BYTES,
+            limits::TMP_LIMIT_MAX_BYTES,
+        )?,
         concurrency,
         handler_processes: processes,
     })
@@ -180,11 +186,11 @@ fn memory(document: &LimitsDocument) -> Result<(u64, u64), FieldError> {
     let limit = limit.unwrap_or_else(|| limits::MEMORY_LIMIT_DEFAULT_BYTES.max(request.unwrap_or(0)));
     let (min, max) = (limits::MEMORY_LIMIT_MIN_BYTES, limits::MEMORY_LIMIT_MAX_BYTES);
     let limit = match document.memory_limit {
-        Some(_) => within("limits.memory_limit", limit, min, max)?,
-        None => within("limits.memory_request", limit, min, max)?,
+        Some(_) => bytes_within("limits.memory_limit", limit, min, max)?,
+        None => bytes_within("limits.memory_request", limit, min, max)?,
     };
     let request = request.unwrap_or_else(|| limits::MEMORY_REQUEST_DEFAULT_BYTES.min(limit));
-    Ok((within("limits.memory_request", request, 0, limit)?, limit))
+    Ok((bytes_within("limits.memory_request", request, 0, limit)?, limit))
 }
 
 fn cpu(document: &LimitsDocument) -> Result<(u64, u64), FieldError> {
@@ -273,6 +279,15 @@ pub(crate) fn within<T: Copy + PartialOrd + Display>(
     Ok(value)
 }
 
+/// The same for amounts of memory, which are told as people write them.
+fn bytes_within(field: &str, value: u64, min: u64, max: u64) -> Result<u64, FieldError> {
+    if value < min || value > max {
+        let allowed = format!("{} to {}", show_bytes(min), show_bytes(max));
+        return Err(FieldError::new(field, show_bytes(value), allowed));
+    }
+    Ok(value)
+}
+
 /// A finite number from `min` to `max`.
 pub(crate) fn factor(field: &str, value: f64, min: f64, max: f64) -> Result<f64, FieldError> {
     if value.is_nan() {
@@ -300,7 +315,10 @@ pub(crate) fn duration(
     max: Duration,
 ) -> Result<Duration, FieldError> {
     let Some(quantity) = value else { return Ok(default) };
-    let allowed = || format!("{min:?} to {max:?}, as seconds or text such as \"500ms\", \"30s\"");
+    let allowed = || {
+        let (min, max) = (show_duration(min), show_duration(max));
+        format!("{min} to {max}, as seconds or text such as \"500ms\", \"30s\"")
+    };
     match quantity.duration() {
         Some(duration) if duration >= min && duration <= max => Ok(duration),
         _ => Err(FieldError::new(field, quantity, allowed())),

@@ -12,6 +12,7 @@ mod function;
 mod problem;
 mod quantity;
 mod scaling;
+mod schema;
 mod stored;
 
 pub use answers::{
@@ -30,4 +31,5 @@ pub use function::{
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use quantity::{Quantity, parse_bytes, parse_cpus, parse_duration};
 pub use scaling::{MetricName, PolicyName, ProfileName, ScalingDocument};
+pub use schema::{settings_fields, settings_schema};
 pub use stored::{StoredError, decode_stored, encode_stored};

@@ -135,6 +135,26 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
+/// Bytes as [`parse_bytes`] reads them, in the largest binary unit that leaves a whole number.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.into_iter().find(|(scale, _)| bytes > 0 && bytes.is_multiple_of(*scale)) {
+        Some((scale, unit)) => format!("{} {unit}", bytes / scale),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// A duration as [`parse_duration`] reads it.
+pub(crate) fn show_duration(duration: Duration) -> String {
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
+    let ms = duration.as_millis();
+    let exact = Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX)) == duration;
+    match units.into_iter().find(|(scale, _)| ms.is_multiple_of(*scale)) {
+        Some((scale, unit)) if exact && ms > 0 => format!("{} {unit}", ms / scale),
+        _ => format!("{} s", duration.as_secs_f64()),
+    }
+}
+
 fn split(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -172,6 +192,19 @@ mod tests {
         ];
         for (text, bytes) in cases {
             assert_eq!(parse_bytes(text), bytes, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_reads_back() {
+        let amounts = [(0, "0 B"), (1, "1 B"), (1 << 10, "1 KiB"), (3 << 29, "1536 MiB"), (1 << 40, "1 TiB")];
+        for (bytes, text) in amounts {
+            assert_eq!((show_bytes(bytes).as_str(), parse_bytes(text)), (text, Some(bytes)));
+        }
+        let durations = [(0, "0 s"), (1, "1 ms"), (1_500, "1500 ms"), (30_000, "30 s"), (86_400_000, "24 h")];
+        for (ms, text) in durations {
+            let duration = Duration::from_millis(ms);
+            assert_eq!((show_duration(duration).as_str(), parse_duration(text)), (text, Some(duration)));
         }
     }
 

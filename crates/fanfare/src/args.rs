@@ -7,13 +7,12 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use fanfare_types::FunctionName;
 
-use crate::complete::function_names;
+use crate::complete::{context_names, function_names};
 use crate::printer::Output;
 use crate::settings::SettingsArgs;
 
 pub(crate) use roles::{
-    API_ADDRESS, ControlPlaneArgs, DATA_PLANE_ADDRESS, DataPlaneArgs, DemoArgs, DoctorArgs, LINK_ADDRESS,
-    NodeArgs, UpArgs,
+    API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -39,18 +38,15 @@ pub(crate) struct Args {
 pub(crate) const DEFAULT_API: &str = "http://127.0.0.1:9091";
 
 /// For every command.
-#[derive(ClapArgs, Clone, Debug)]
+#[derive(ClapArgs, Clone, Debug, Default)]
 pub(crate) struct GlobalArgs {
-    /// The control API.
-    #[arg(
-        long,
-        global = true,
-        env = "FANFARE_API",
-        default_value = DEFAULT_API,
-        value_name = "URL",
-        help_heading = "Global options"
-    )]
-    pub(crate) api: String,
+    /// The control API [env: FANFARE_API] [default: the context's, else http://127.0.0.1:9091].
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    pub(crate) api: Option<String>,
+    /// The context whose control API it is; see `fanfare context` [env: FANFARE_CONTEXT].
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options", conflicts_with = "api",
+          add = context_names())]
+    pub(crate) context: Option<String>,
     /// Print results and errors only.
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) quiet: bool,
@@ -78,6 +74,7 @@ pub(crate) enum Command {
     List(ListArgs),
     Describe(DescribeArgs),
     Update(UpdateArgs),
+    Rollback(RollbackArgs),
     Delete(DeleteArgs),
     Logs(LogsArgs),
     Status(StatusArgs),
@@ -85,7 +82,10 @@ pub(crate) enum Command {
     ControlPlane(ControlPlaneArgs),
     DataPlane(DataPlaneArgs),
     Node(NodeArgs),
+    Context(ContextArgs),
+    Schema(SchemaArgs),
     Completions(CompletionsArgs),
+    Man(ManArgs),
     /// An HTTP server on $PORT, for `fanfare demo`.
     #[command(name = "__sample-server", hide = true)]
     SampleServer,
@@ -111,16 +111,33 @@ pub(crate) struct DeployArgs {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
+    pub(crate) wait: WaitArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    // The last one: its heading would hold for what follows.
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+}
+
+/// Whether a command ends before a node has proved that the function starts.
+#[derive(ClapArgs, Clone, Copy, Debug, Default)]
+pub(crate) struct WaitArgs {
+    /// Register it only: do not have a node prove that it starts.
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Have it proved (the default).
+    #[arg(long, conflicts_with = "no_wait", hide_short_help = true)]
+    pub(crate) wait: bool,
+    /// Wait no longer than this for the proof, e.g. 20s [default: as long as its start may take].
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait", hide_short_help = true)]
+    pub(crate) wait_timeout: Option<std::time::Duration>,
 }
 
 /// What the code is.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct SourceArgs {
     /// The function's name [default: the file's or directory's].
-    #[arg(long, value_parser = function_name)]
+    #[arg(long, value_parser = function_name, add = function_names())]
     pub(crate) name: Option<FunctionName>,
     /// The handler: FILE, FILE:NAME or :NAME.
     #[arg(long)]
@@ -221,7 +238,26 @@ pub(crate) struct UpdateArgs {
     #[arg(value_parser = function_name, add = function_names())]
     pub(crate) name: FunctionName,
     #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    // The last one: its heading would hold for what follows.
+    #[command(flatten)]
     pub(crate) settings: SettingsArgs,
+}
+
+/// Go back to what was registered before the current revision; again: forth.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare rollback hello
+  fanfare rollback hello --no-wait")]
+pub(crate) struct RollbackArgs {
+    /// The function.
+    #[arg(value_parser = function_name, add = function_names())]
+    pub(crate) name: FunctionName,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -265,7 +301,18 @@ pub(crate) struct LogsArgs {
 
 /// Show the cluster: leader, nodes, data planes.
 #[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare status
+  fanfare status --wait --wait-timeout 10s
+  fanfare status -o json")]
 pub(crate) struct StatusArgs {
+    /// Wait until functions can be called: a node and a data plane are connected.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Wait no longer than this.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s", requires = "wait")]
+    pub(crate) wait_timeout: std::time::Duration,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -280,6 +327,83 @@ Examples:
 pub(crate) struct CompletionsArgs {
     /// Which.
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// Which control APIs there are, by name.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare context add lab http://10.0.0.1:9091
+  fanfare context use lab
+  fanfare list --context lab")]
+pub(crate) struct ContextArgs {
+    #[command(subcommand)]
+    pub(crate) command: ContextCommand,
+}
+
+/// What to do with contexts.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// Add one, or change it; its control API is asked for a sign of life first. The first one is used at once.
+    Add(ContextAddArgs),
+    /// Have commands go there unless told otherwise.
+    Use(ContextNameArgs),
+    /// List them.
+    #[command(visible_alias = "ls")]
+    List(ContextListArgs),
+    /// Remove one.
+    #[command(visible_alias = "rm")]
+    Remove(ContextNameArgs),
+}
+
+/// `fanfare context add`.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct ContextAddArgs {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its control API.
+    pub(crate) url: String,
+    /// Do not ask it for a sign of life.
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `fanfare context list`.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct ContextListArgs {
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// A context by its name.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct ContextNameArgs {
+    /// Which.
+    #[arg(add = context_names())]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Print the JSON schema of fanfare.toml, by which editors complete and check it.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare schema > fanfare.schema.json
+  sed -i '1i #:schema ./fanfare.schema.json' fanfare.toml")]
+pub(crate) struct SchemaArgs {}
+
+/// Write a manual page for each command.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare man /usr/local/share/man/man1
+  fanfare man . && man ./fanfare-deploy.1")]
+pub(crate) struct ManArgs {
+    /// Where to.
+    pub(crate) directory: PathBuf,
 }
 
 fn function_name(text: &str) -> Result<FunctionName, String> {

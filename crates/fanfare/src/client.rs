@@ -1,5 +1,6 @@
 //! The control API, as calls.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,13 +8,14 @@ use fanfare_api::{
     BlobDocument, ClusterStatusDocument, DeployResult, FunctionDocument, FunctionListDocument,
     FunctionStatusDocument, FunctionSummaryDocument, PROBLEM_CONTENT_TYPE, PrepareResult, Problem,
 };
-use fanfare_types::{CodeDigest, FunctionName, limits};
+use fanfare_types::{CodeDigest, FunctionName, Reason, limits};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde::de::DeserializeOwned;
 use tokio_util::io::ReaderStream;
 
+use crate::args::DEFAULT_API;
 use crate::exit::{Exit, Failure};
 use crate::http::{Base, Body, Http, full_body, header_text, no_body};
 use crate::lines::Lines;
@@ -31,6 +33,12 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Functions in one page of a list.
 const PAGE: usize = 1_000;
+/// Names the release of the control plane that answers.
+const VERSION_HEADER: &str = "x-fanfare-version";
+/// Names the platform's reason for a refusal.
+pub(crate) const REASON_HEADER: &str = "x-fanfare-reason";
+/// A command says once that releases differ.
+static SKEW_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Talks to one control API.
 #[derive(Clone, Debug)]
@@ -101,12 +109,12 @@ impl Client {
         request
             .headers_mut()
             .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-        answer(self.http.send(request, Some(ANSWER_TIMEOUT), Some(&shown)).await.map_err(advise)?).await
+        answer(self.send(request, ANSWER_TIMEOUT, Some(&shown)).await?).await
     }
 
     pub(crate) async fn delete_function(&self, name: &FunctionName) -> Result<(), Failure> {
         let request = self.request(Method::DELETE, &format!("/v1/functions/{name}"), no_body())?;
-        let response = self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?;
+        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
         let deleted = match response.status() {
             status if status.is_success() => Ok(()),
             _ => Err(problem(response).await),
@@ -115,14 +123,18 @@ impl Client {
     }
 
     /// Has a node prove that the function starts.
-    pub(crate) async fn prepare(&self, name: &FunctionName) -> Result<PrepareResult, Failure> {
+    pub(crate) async fn prepare(
+        &self,
+        name: &FunctionName,
+        limit: Option<Duration>,
+    ) -> Result<PrepareResult, Failure> {
         let request = self.request(Method::POST, &format!("/v1/functions/{name}/prepare"), no_body())?;
-        answer(self.http.send(request, Some(PREPARE_TIMEOUT), None).await.map_err(advise)?).await
+        answer(self.send(request, limit.unwrap_or(PREPARE_TIMEOUT), None).await?).await
     }
 
     pub(crate) async fn has_blob(&self, digest: CodeDigest) -> Result<bool, Failure> {
         let request = self.request(Method::HEAD, &format!("/v1/blobs/{digest}"), no_body())?;
-        let response = self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?;
+        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
         match response.status() {
             StatusCode::NOT_FOUND => Ok(false),
             status if status.is_success() => Ok(true),
@@ -139,14 +151,14 @@ impl Client {
         let path = format!("/v1/blobs/{}", package.digest);
         let mut request = self.request(Method::PUT, &path, BodyExt::boxed(StreamBody::new(chunks)))?;
         request.headers_mut().insert(header::CONTENT_LENGTH, package.size_bytes.into());
-        answer(self.http.send(request, Some(UPLOAD_TIMEOUT), Some("@code.tar")).await.map_err(advise)?).await
+        answer(self.send(request, UPLOAD_TIMEOUT, Some("@code.tar")).await?).await
     }
 
     /// Lines of a function's log, oldest first.
     pub(crate) async fn logs(&self, name: &FunctionName, tail: u32, follow: bool) -> Result<Lines, Failure> {
         let path = format!("/v1/functions/{name}/logs?tail={tail}&follow={follow}");
         let request = self.request(Method::GET, &path, no_body())?;
-        let response = self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?;
+        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
         let lines = match response.status() {
             status if status.is_success() => Ok(Lines::new(response.into_body())),
             _ => Err(problem(response).await),
@@ -172,9 +184,44 @@ impl Client {
         })
     }
 
+    /// Registers what was registered before the current revision.
+    pub(crate) async fn rollback(&self, name: &FunctionName) -> Result<DeployResult, Failure> {
+        let request = self.request(Method::POST, &format!("/v1/functions/{name}/rollback"), no_body())?;
+        let result = answer(self.send(request, ANSWER_TIMEOUT, None).await?).await;
+        self.suggesting(name, result).await
+    }
+
+    /// Sends a request to the control API; warns where that is of another release.
+    async fn send(
+        &self,
+        request: Request<Body>,
+        limit: Duration,
+        shown: Option<&str>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let response = self.http.send(request, Some(limit), shown).await.map_err(advise)?;
+        let ours = env!("CARGO_PKG_VERSION");
+        match header_text(response.headers(), VERSION_HEADER) {
+            Some(theirs) if theirs != ours && !SKEW_TOLD.swap(true, Ordering::Relaxed) => {
+                let what = format!("this is Fanfare {ours}, the control plane is {theirs}");
+                self.http
+                    .printer
+                    .warning(format_args!("{what}: use the same release, or some of it may not work"));
+            }
+            _ => {}
+        }
+        // A data plane answers too, of functions: it knows none of these paths.
+        let reason = header_text(response.headers(), REASON_HEADER);
+        if reason == Some(Reason::RouteNotFound.code()) && !response.headers().contains_key(VERSION_HEADER) {
+            return Err(Failure::platform(format!("{} is a data plane, not a control API", self.base)).next(
+                format!("functions are called there; the control API is {DEFAULT_API} by default: --api URL"),
+            ));
+        }
+        Ok(response)
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let request = self.request(Method::GET, path, no_body())?;
-        answer(self.http.send(request, Some(ANSWER_TIMEOUT), None).await.map_err(advise)?).await
+        answer(self.send(request, ANSWER_TIMEOUT, None).await?).await
     }
 
     fn request(&self, method: Method, path: &str, body: Body) -> Result<Request<Body>, Failure> {
@@ -188,7 +235,10 @@ impl Client {
 fn advise(failure: Failure) -> Failure {
     match failure.exit {
         Exit::Platform => {
-            failure.next("start the platform with `fanfare up`, or say where it is with --api URL")
+            failure.next(format!(
+                "start the platform with `fanfare up`, or say where its control API is with --api URL; it listens at \
+                 {DEFAULT_API} by default"
+            ))
         }
         _ => failure,
     }
@@ -216,7 +266,7 @@ async fn problem(response: Response<Incoming>) -> Failure {
     match serde_json::from_slice::<Problem>(&body) {
         Ok(problem) if stated => problem.into(),
         _ => Failure::platform(format!("the server answered {status} without a reason"))
-            .next("check that --api names a Fanfare control API"),
+            .next(format!("check that --api names a Fanfare control API; it is {DEFAULT_API} by default")),
     }
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use tokio::runtime::Builder;
 
-use crate::args::DEFAULT_API;
+use crate::args::GlobalArgs;
 use crate::client::Client;
+use crate::contexts::{self, Contexts};
 use crate::printer::Printer;
 
 /// The variable by which a shell's script has this program complete a line.
@@ -23,9 +24,18 @@ pub(crate) fn function_names() -> ArgValueCompleter {
     })
 }
 
+/// Names of contexts.
+pub(crate) fn context_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let typed = typed.to_string_lossy();
+        let contexts = Contexts::load().unwrap_or_default().contexts;
+        contexts.into_keys().filter(|name| name.starts_with(&*typed)).map(CompletionCandidate::new).collect()
+    })
+}
+
 /// Asks the control API that the environment names; `None` where nobody answers in time: nothing is offered then.
 fn ask(typed: &str) -> Option<Vec<String>> {
-    let api = std::env::var("FANFARE_API").unwrap_or_else(|_| DEFAULT_API.to_owned());
+    let api = contexts::api(&GlobalArgs::default()).ok()?;
     let client = Client::new(&api, Printer::new(true, false)).ok()?;
     let runtime = Builder::new_current_thread().enable_all().build().ok()?;
     let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, client.names(typed)).await });

@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fanfare_api::{FunctionDocument, HandlerDocument};
-use fanfare_types::{FunctionName, limits};
+use fanfare_types::{FunctionName, FunctionSpec, limits};
 
 use crate::exit::Failure;
 use crate::package::SETTINGS_FILE;
+use crate::settings_file::SettingsFile;
 
 /// Files that are taken as the handler of a directory, best first.
 const HANDLER_FILES: [&str; 14] = [
@@ -28,8 +29,8 @@ const HANDLER_FILES: [&str; 14] = [
     "handler.cjs",
     "index.cjs",
 ];
-/// Bytes of a settings file.
-const SETTINGS_BYTES_MAX: u64 = limits::API_BODY_BYTES_MAX as u64;
+/// Bytes of a code's digest, which is not known before it is packed.
+const SHA_256_BYTES: usize = 32;
 
 /// What the command line says about the code, beyond its path.
 #[derive(Clone, Debug, Default)]
@@ -114,17 +115,8 @@ fn has_program_magic(path: &Path) -> bool {
 
 fn directory(path: &Path, wanted: &Wanted<'_>) -> Result<FunctionDocument, Failure> {
     let settings = path.join(SETTINGS_FILE);
-    let mut table = match fs::File::open(&settings) {
-        Ok(file) => read_settings(file, &settings)?,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => toml::Table::new(),
-        Err(e) => return Err(Failure::usage(format!("cannot read {}: {e}", settings.display()))),
-    };
-    if table.contains_key("code") {
-        return Err(Failure::usage(format!(
-            "{}: `code` is not a setting: the code is this directory",
-            settings.display()
-        )));
-    }
+    let file = SettingsFile::read(&settings)?;
+    let mut table = file.as_ref().map_or_else(|| Ok(toml::Table::new()), SettingsFile::table)?;
     if let Some(name) = wanted.name {
         table.insert("name".to_owned(), name.to_owned().into());
     } else if !table.contains_key("name") {
@@ -138,21 +130,16 @@ fn directory(path: &Path, wanted: &Wanted<'_>) -> Result<FunctionDocument, Failu
     }
     let json =
         serde_json::to_vec(&table).map_err(|e| Failure::usage(format!("{}: {e}", settings.display())))?;
-    FunctionDocument::from_json(&json).map_err(|e| {
-        let failure = Failure::from(e);
-        Failure { what: format!("{}: {}", settings.display(), failure.what), ..failure }
-    })
-}
-
-fn read_settings(file: fs::File, path: &Path) -> Result<toml::Table, Failure> {
-    let mut text = String::new();
-    file.take(SETTINGS_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())))?;
-    if text.len() as u64 > SETTINGS_BYTES_MAX {
-        return Err(Failure::usage(format!("{} is over {SETTINGS_BYTES_MAX} bytes", path.display())));
-    }
-    text.parse().map_err(|e| Failure::usage(format!("{}: {e}", path.display())))
+    let told = |failure: Failure| match &file {
+        Some(file) => file.wrong(failure),
+        None => failure,
+    };
+    let document = FunctionDocument::from_json(&json).map_err(|e| told(e.into()))?;
+    // What is wrong in the file is told of the file, before anything is packed or sent.
+    let code = Some("0".repeat(2 * SHA_256_BYTES));
+    let code = code.filter(|_| document.handler != HandlerDocument::Fake {});
+    FunctionSpec::try_from(FunctionDocument { code, ..document.clone() }).map_err(|e| told(e.into()))?;
+    Ok(document)
 }
 
 fn directory_handler(path: &Path, wanted: &Wanted<'_>) -> Result<HandlerDocument, Failure> {
@@ -327,6 +314,7 @@ mod tests {
             ("concurrency = \"many\"", "concurrency"),
             ("code = \"aa\"", "code"),
             ("name = ", "line 1"),
+            ("\n[scaling]\nmax = 0", "fanfare.toml:3: scaling.max is 0; allowed: 1 to"),
             ("[scaling]\npolicy = \"magic\"", "scaling.policy"),
         ];
         for (toml, named) in cases {

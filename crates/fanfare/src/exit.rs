@@ -37,9 +37,11 @@ impl Exit {
         match reason {
             Reason::FunctionNotFound | Reason::RouteNotFound => Exit::NotFound,
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
-            Reason::BadRequest | Reason::InvalidField | Reason::FunctionExists | Reason::TooLarge => {
-                Exit::Usage
-            }
+            Reason::BadRequest
+            | Reason::InvalidField
+            | Reason::NoEarlierRevision
+            | Reason::FunctionExists
+            | Reason::TooLarge => Exit::Usage,
             Reason::HandlerError
             | Reason::SandboxExited
             | Reason::OutOfMemory
@@ -61,6 +63,8 @@ pub(crate) struct Failure {
     pub(crate) what: String,
     /// What the platform said, when it was the platform.
     pub(crate) stated: Option<Box<Stated>>,
+    /// What goes on working nevertheless.
+    pub(crate) still: Option<String>,
     /// What to do next.
     pub(crate) next: Option<String>,
     /// Everything has been said already.
@@ -74,13 +78,15 @@ pub(crate) struct Stated {
     pub(crate) reason: String,
     /// Names the request in logs.
     pub(crate) request_id: Option<String>,
+    /// The wrong field, where there is one.
+    pub(crate) field: Option<String>,
     /// Last lines of the failed sandbox.
     pub(crate) log_tail: Option<String>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Failure { exit, what: what.into(), stated: None, next: None, silent: false }
+        Failure { exit, what: what.into(), stated: None, still: None, next: None, silent: false }
     }
 
     pub(crate) fn usage(what: impl Into<String>) -> Self {
@@ -135,9 +141,11 @@ impl From<Problem> for Failure {
             what: problem.detail,
             stated: Some(Box::new(Stated {
                 reason: problem.reason,
+                field: problem.field,
                 request_id: (!problem.request_id.is_empty()).then_some(problem.request_id),
                 log_tail: problem.log_tail.or(stack),
             })),
+            still: None,
             next: hint,
             silent: false,
         }
@@ -146,7 +154,9 @@ impl From<Problem> for Failure {
 
 impl From<FieldError> for Failure {
     fn from(error: FieldError) -> Self {
-        Failure::usage(error.message).because(Reason::InvalidField.code())
+        let field = Some(error.field);
+        let stated = Stated { reason: Reason::InvalidField.code().to_owned(), field, ..Stated::default() };
+        Failure { stated: Some(Box::new(stated)), ..Failure::usage(error.message) }
     }
 }
 

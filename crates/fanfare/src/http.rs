@@ -37,6 +37,12 @@ pub(crate) fn full_body(bytes: impl Into<Bytes>) -> Body {
 #[derive(Clone, Debug)]
 pub(crate) struct Base(String);
 
+impl std::fmt::Display for Base {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl Base {
     /// Reads `http://HOST:PORT[/PREFIX]` or `HOST:PORT`.
     pub(crate) fn parse(text: &str, flag: &str) -> Result<Self, Failure> {

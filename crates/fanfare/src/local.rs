@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure};
+use crate::printer::Printer;
 use crate::roles::{self, NodeSettings, RunningNode, Sandboxes};
 
 /// Where the roles keep things and listen.
@@ -155,9 +156,11 @@ impl Local {
     }
 
     /// Lets requests finish, then ends every sandbox, then the control plane.
-    pub(crate) async fn stop(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn stop(&mut self, printer: Printer) -> Result<(), Failure> {
+        printer.note("stopping: requests under way may finish; Ctrl-C again ends at once");
         self.stop_data_plane.cancel();
         self.data_plane.stopped().await;
+        printer.note("drained: no request is left; ending sandboxes");
         if let Some(node) = self.node.take() {
             node.stop().await;
         }
@@ -166,7 +169,9 @@ impl Local {
             // `failed` has told why.
             return Ok(());
         }
-        match (&mut self.control_plane).await {
+        let ended = (&mut self.control_plane).await;
+        printer.note("stopped");
+        match ended {
             Ok(result) => result.map_err(|e| roles::control_plane_failure(&e)),
             Err(broken) => Err(Failure::platform(format!("the control plane broke off: {broken}"))),
         }

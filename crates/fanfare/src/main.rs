@@ -2,8 +2,10 @@
 
 mod args;
 mod client;
+mod command_line;
 mod commands;
 mod complete;
+mod contexts;
 mod descriptors;
 mod detect;
 mod dirs;
@@ -17,6 +19,7 @@ mod ports;
 mod printer;
 mod roles;
 mod settings;
+mod settings_file;
 mod signals;
 mod suggest;
 

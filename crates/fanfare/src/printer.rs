@@ -15,8 +15,12 @@ pub(crate) enum Output {
     /// For people.
     #[default]
     Text,
+    /// For people, with more columns.
+    Wide,
     /// One JSON document (`logs`: one per line).
     Json,
+    /// The same document as YAML.
+    Yaml,
     /// Names only, one per line.
     Name,
     /// URLs only, one per line.
@@ -60,6 +64,19 @@ impl Printer {
         let mut out = io::stdout().lock();
         serde_json::to_writer_pretty(&mut out, document)?;
         writeln!(out)
+    }
+
+    /// The result as the document that `output` names: JSON or YAML.
+    pub(crate) fn document<T: Serialize>(&self, output: Output, document: &T) -> Result<(), Failure> {
+        match output {
+            Output::Yaml => {
+                let text = serde_saphyr::to_string(document)
+                    .map_err(|e| Failure::platform(format!("cannot write the result as YAML: {e}")))?;
+                self.out(format_args!("---\n{}", text.trim_end()))?;
+            }
+            _ => self.json(document)?,
+        }
+        Ok(())
     }
 
     /// The result as columns, each as wide as its widest cell; the last one is not padded.
@@ -121,6 +138,9 @@ impl Printer {
                 self.err("  log:");
                 log.lines().for_each(|line| self.err(format_args!("    | {line}")));
             }
+        }
+        if let Some(before) = &failure.still {
+            self.err(format_args!("{} {before}", self.paint("note:", "1;36")));
         }
         if let Some(next) = &failure.next {
             self.err(format_args!("{} {next}", self.paint("hint:", "1;36")));

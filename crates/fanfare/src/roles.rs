@@ -10,12 +10,16 @@ use fanfare_node::{GroupOptions, GroupRuntimeFactory, Node, NodeOptions, Runtime
 use fanfare_sandbox::Runtime;
 use fanfare_sandbox::fake::{FakeListener, FakeOptions, FakeRuntime};
 use fanfare_sandbox_process::{Isolation, ProcessOptions, ProcessRuntime};
-use fanfare_store::{RedbStore, Store};
+use fanfare_store::{RedbStore, Store, StoreError};
 use fanfare_types::Resources;
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::Failure;
 use crate::ports;
+
+/// What a second platform on this machine needs.
+const BESIDE_HINT: &str = "stop the one that is running, or give this one places of its own: --data-dir DIR --run-dir \
+                           DIR --listen 127.0.0.1:0 --api-listen 127.0.0.1:0 --grpc-listen 127.0.0.1:0";
 
 /// Opens the embedded store in a data directory.
 pub(crate) async fn open_store(data_dir: &Path) -> Result<Arc<dyn Store>, Failure> {
@@ -24,7 +28,13 @@ pub(crate) async fn open_store(data_dir: &Path) -> Result<Arc<dyn Store>, Failur
     // Opening verifies the file, which blocks.
     let opened = tokio::task::spawn_blocking(move || RedbStore::open(&directory)).await;
     let opened = opened.map_err(|e| Failure::platform(format!("cannot open the store: {e}")))?;
-    opened.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|e| Failure::platform(e.to_string()))
+    opened.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|e| {
+        let failure = Failure::platform(e.to_string());
+        match e {
+            StoreError::InUse { .. } => failure.next(BESIDE_HINT),
+            _ => failure,
+        }
+    })
 }
 
 /// Makes a directory for this user alone; one that is there stays as it is.
@@ -91,8 +101,11 @@ impl RunningNode {
             }
         };
         let handle = started.map_err(|e| {
-            Failure::platform(format!("cannot start the node: {e}"))
-                .next("`fanfare doctor` says what this machine lacks")
+            let failure = Failure::platform(format!("cannot start the node: {e}"));
+            match e.to_string().contains("is in use by") {
+                true => failure.next(BESIDE_HINT),
+                false => failure.next("`fanfare doctor` says what this machine lacks"),
+            }
         })?;
         Ok(RunningNode { handle, isolation, shutdown })
     }

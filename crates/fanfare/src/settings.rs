@@ -8,7 +8,7 @@ use fanfare_api::{
 use crate::exit::Failure;
 
 /// Settings of a function. What is left out keeps its value or its default.
-#[derive(ClapArgs, Clone, Debug, Default)]
+#[derive(ClapArgs, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct SettingsArgs {
     /// Set an environment variable: NAME=VALUE, or NAME to take it from here; may be repeated.
@@ -127,6 +127,43 @@ impl SettingsArgs {
         self.apply_scaling(&mut document.scaling);
         text(&self.scale_down_delay, &mut document.scaling.scale_down_delay);
         Ok(())
+    }
+
+    /// The same failure in the words of the command line, where the wrong field came from a flag.
+    pub(crate) fn name_flags(&self, failure: Failure) -> Failure {
+        let field = failure.stated.as_ref().and_then(|stated| stated.field.as_deref());
+        let Some((field, flag)) =
+            field.and_then(|field| self.flags().into_iter().find(|(of, _)| *of == field))
+        else {
+            return failure;
+        };
+        let what = failure.what.replacen(field, flag, 1);
+        Failure { what, ..failure }.next(format!("give {flag} a value that is allowed"))
+    }
+
+    /// Fields that flags have set, and those flags.
+    fn flags(&self) -> Vec<(&'static str, &'static str)> {
+        let flags = [
+            (self.memory.is_some(), "limits.memory_limit", "--memory"),
+            (self.memory_request.is_some(), "limits.memory_request", "--memory-request"),
+            (self.cpu.is_some(), "limits.cpu_limit", "--cpu"),
+            (self.cpu_request.is_some(), "limits.cpu_request", "--cpu-request"),
+            (self.pids.is_some(), "limits.pids", "--pids"),
+            (self.tmp.is_some(), "limits.tmp", "--tmp"),
+            (self.concurrency.is_some(), "concurrency", "--concurrency"),
+            (self.handler_processes.is_some(), "handler_processes", "--handler-processes"),
+            (self.timeout.is_some(), "timeouts.request", "--timeout"),
+            (self.start_timeout.is_some(), "timeouts.start", "--start-timeout"),
+            (self.queue_limit.is_some(), "queue_limit", "--queue-limit"),
+            (self.min.is_some(), "scaling.min", "--min"),
+            (self.max.is_some(), "scaling.max", "--max"),
+            (self.scale.is_some(), "scaling.count", "--scale"),
+            (self.initial.is_some(), "scaling.initial", "--initial"),
+            (self.metric.is_some(), "scaling.metric", "--metric"),
+            (self.target.is_some(), "scaling.target", "--target"),
+            (self.scale_down_delay.is_some(), "scaling.scale_down_delay", "--scale-down-delay"),
+        ];
+        flags.into_iter().filter(|(given, ..)| *given).map(|(_, field, flag)| (field, flag)).collect()
     }
 
     fn apply_env(&self, document: &mut FunctionDocument) -> Result<(), Failure> {

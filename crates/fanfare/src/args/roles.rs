@@ -62,10 +62,20 @@ pub(crate) struct DemoArgs {
 #[command(before_help = "\
 Examples:
   fanfare doctor
+  fanfare doctor --listen 127.0.0.1:18080 --api-listen 127.0.0.1:19091
   fanfare doctor -o json")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) dirs: DirArgs,
+    /// Where functions are, or are to be, called.
+    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS")]
+    pub(crate) listen: SocketAddr,
+    /// Where the control API listens, or is to.
+    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS")]
+    pub(crate) api_listen: SocketAddr,
+    /// Where nodes and data planes connect, or are to.
+    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
+    pub(crate) grpc_listen: SocketAddr,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -24,8 +24,10 @@ pub(crate) async fn run(context: &Context, args: &DeleteArgs) -> Result<Exit, Fa
         }
     }
     match args.output.output {
-        Output::Text | Output::Url => {}
-        Output::Json => printer.json(&serde_json::json!({ "deleted": deleted }))?,
+        Output::Text | Output::Wide | Output::Url => {}
+        Output::Json | Output::Yaml => {
+            printer.document(args.output.output, &serde_json::json!({ "deleted": deleted }))?;
+        }
         Output::Name => deleted.iter().try_for_each(|name| printer.out(name))?,
     }
     Ok(exit)

@@ -11,7 +11,7 @@ use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use serde::Serialize;
 
-use crate::args::DemoArgs;
+use crate::args::{DemoArgs, WaitArgs};
 use crate::client::Client;
 use crate::commands::invoke::server_timing;
 use crate::commands::{Context, deploy};
@@ -89,7 +89,7 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
         failed = local.failed() => Err(failed),
     };
     let begin = Instant::now();
-    let stopped = signals.or_at_once(local.stop()).await;
+    let stopped = signals.or_at_once(local.stop(printer.quieter())).await;
     let shutdown_ms = ms(begin.elapsed());
     let orphans = fanfare_sandbox_process::audit(&run_dir)
         .map_err(|e| Failure::platform(format!("cannot look for orphans: {e}")));
@@ -100,8 +100,8 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
     removed.map_err(|e| Failure::platform(format!("cannot remove {}: {e}", path.display())))?;
     let report = Report { up_ms, functions, surge, shutdown_ms, orphans: orphans?.len() };
     match args.output.output {
-        Output::Json => printer.json(&report)?,
-        Output::Text | Output::Name | Output::Url => print(printer, &report)?,
+        Output::Json | Output::Yaml => printer.document(args.output.output, &report)?,
+        Output::Text | Output::Wide | Output::Name | Output::Url => print(printer, &report)?,
     }
     let failed = report.surge.failed > 0 || report.orphans > 0;
     Ok(if failed { Exit::Platform } else { Exit::Ok })
@@ -136,7 +136,7 @@ async fn measure(
     document.limits.memory_request = Some(Quantity::Integer(SURGE_MEMORY_REQUEST_BYTES));
     document.limits.cpu_request = Some(Quantity::Integer(0));
     let document = deploy::upload(&context, &source, document).await?;
-    let deployed = deploy::register(&context, &document).await?;
+    let deployed = deploy::register(&context, &document, WaitArgs::default()).await?;
     let surge = run_surge(&context, &deployed.url, surge).await?;
     printer.stage("Called surge, all at once");
     Ok((vec![hello, server], surge))
@@ -151,7 +151,7 @@ async fn call_both(
 ) -> Result<Measured, Failure> {
     let begin = Instant::now();
     let document = deploy::upload(context, code, document).await?;
-    let deployed = deploy::register(context, &document).await?;
+    let deployed = deploy::register(context, &document, WaitArgs::default()).await?;
     let deploy_ms = ms(begin.elapsed());
     let begin = Instant::now();
     let headers = call(context, &deployed.url, "{\"name\": \"cold\"}").await?;

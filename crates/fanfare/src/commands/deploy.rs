@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
-use fanfare_api::{DeployOutcome, FunctionDocument, FunctionState, HandlerDocument};
+use fanfare_api::{DeployOutcome, DeployResult, FunctionDocument, FunctionState, HandlerDocument};
 use fanfare_types::FunctionName;
 use serde::Serialize;
 
-use crate::args::{DeployArgs, SourceArgs};
+use crate::args::{DeployArgs, SourceArgs, WaitArgs};
+use crate::command_line;
 use crate::commands::{Context, data_plane_url, function_url};
 use crate::detect::{Wanted, detect};
 use crate::exit::{Exit, Failure};
-use crate::package::pack;
-use crate::printer::{Output, human_bytes};
+use crate::package::{SETTINGS_FILE, pack};
+use crate::printer::{Output, counted, human_bytes};
 use crate::settings::SettingsArgs;
 
 /// What a deployment came to: the schema of `-o json`.
@@ -28,11 +29,11 @@ pub(crate) async fn run(context: &Context, args: &DeployArgs) -> Result<Exit, Fa
         Some(path) => {
             let document = source_document(path, &args.source, &args.settings)?;
             let document = upload(context, path, document).await?;
-            let registered = register(context, &document).await;
-            registered.map_err(|failure| mend(failure, path, &document.name))?
+            register(context, &document, args.wait).await.map_err(|failure| mend(failure, &document.name))
         }
-        None => register(context, &fake_document(&args.source, &args.settings)?).await?,
+        None => register(context, &fake_document(&args.source, &args.settings)?, args.wait).await,
     };
+    let deployed = deployed.map_err(|failure| args.settings.name_flags(failure))?;
     print(context, &deployed, args.output.output)?;
     Ok(Exit::Ok)
 }
@@ -46,14 +47,16 @@ fn fake_document(source: &SourceArgs, settings: &SettingsArgs) -> Result<Functio
 }
 
 /// What to do about code that does not start.
-fn mend(failure: Failure, path: &Path, name: &str) -> Failure {
-    match failure.exit {
-        Exit::Function => failure.next(format!(
-            "mend it, then `fanfare deploy {}` again; `fanfare logs {name}` has all that it wrote",
-            path.display()
-        )),
-        _ => failure,
-    }
+fn mend(failure: Failure, name: &str) -> Failure {
+    let begin = match failure.exit {
+        Exit::Function => format!("mend it, then `{}` again", command_line::again()),
+        _ => return failure,
+    };
+    let back = match &failure.still {
+        Some(_) => format!("; `fanfare rollback {name}` goes back"),
+        None => String::new(),
+    };
+    failure.next(format!("{begin}{back}; `fanfare logs {name}` has all that it wrote"))
 }
 
 /// The function that the command line describes, without its code's digest.
@@ -83,8 +86,10 @@ pub(crate) async fn upload(
     }
     let package = pack(path)?;
     let (digest, size) = (package.digest, human_bytes(package.size_bytes));
-    let files = if package.files == 1 { "1 file".to_owned() } else { format!("{} files", package.files) };
-    context.printer.stage(format_args!("Packed {} ({files}, {size})", path.display()));
+    let files = counted(package.files as u64, "file");
+    // Read here, and not part of the code.
+    let settings = if path.join(SETTINGS_FILE).is_file() { " beside fanfare.toml" } else { "" };
+    context.printer.stage(format_args!("Packed {} ({files}{settings}, {size})", path.display()));
     if context.client.has_blob(digest).await? {
         context.printer.stage("Code is there already");
     } else {
@@ -95,11 +100,25 @@ pub(crate) async fn upload(
     Ok(document)
 }
 
-/// Registers the function and has a node prove that it starts.
-pub(crate) async fn register(context: &Context, document: &FunctionDocument) -> Result<Deployed, Failure> {
-    let (client, printer) = (&context.client, &context.printer);
+/// Registers the function, and has a node prove that it starts unless told not to wait for that.
+pub(crate) async fn register(
+    context: &Context,
+    document: &FunctionDocument,
+    wait: WaitArgs,
+) -> Result<Deployed, Failure> {
     let name = FunctionName::new(&document.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
-    let result = client.put_function(document).await?;
+    let result = context.client.put_function(document).await?;
+    prove(context, &name, result, wait).await
+}
+
+/// Tells what a registration did, and has a node prove that the function starts unless told not to wait for that.
+pub(crate) async fn prove(
+    context: &Context,
+    name: &FunctionName,
+    result: DeployResult,
+    wait: WaitArgs,
+) -> Result<Deployed, Failure> {
+    let (client, printer) = (&context.client, &context.printer);
     match result.outcome {
         DeployOutcome::Created => printer.stage(format_args!("Registered {name}")),
         DeployOutcome::Updated => {
@@ -108,30 +127,69 @@ pub(crate) async fn register(context: &Context, document: &FunctionDocument) -> 
         DeployOutcome::Unchanged => printer.stage(format_args!("{name} is unchanged")),
     }
     // What failed to start before is tried again, so that the reason is seen again.
-    let prove = match result.outcome {
+    let due = match result.outcome {
+        _ if wait.no_wait => false,
         DeployOutcome::Created | DeployOutcome::Updated => true,
-        DeployOutcome::Unchanged => client.function(&name).await?.state == FunctionState::Failed,
+        DeployOutcome::Unchanged => {
+            let status = client.function(name).await?;
+            status.state == FunctionState::Failed || status.sandboxes.old > 0
+        }
     };
-    if prove {
-        let prepared = client.prepare(&name).await.map_err(|failure| not_ready(&name, failure))?;
-        printer
-            .stage(format_args!("Ready: started once on {} in {:.1} ms", prepared.node, prepared.elapsed_ms));
+    if due {
+        match client.prepare(name, wait.wait_timeout).await {
+            Ok(prepared) => printer.stage(format_args!(
+                "Ready: started once on {} in {:.1} ms",
+                prepared.node, prepared.elapsed_ms
+            )),
+            Err(failure) => return Err(not_ready(context, name, result.revision, failure).await),
+        }
     }
-    let url = function_url(&data_plane_url(&client.status().await?)?, &name);
+    let url = function_url(&data_plane_url(&client.status().await?)?, name);
     Ok(Deployed { name: name.to_string(), url, revision: result.revision, outcome: result.outcome })
 }
 
-fn not_ready(name: &FunctionName, failure: Failure) -> Failure {
-    let what = format!("{name} is registered but does not start: {}", failure.what);
-    Failure { what, ..failure.about(name.as_str()) }
+/// A revision that does not start, and who answers meanwhile.
+async fn not_ready(context: &Context, name: &FunctionName, revision: u32, failure: Failure) -> Failure {
+    let first = revision <= 1;
+    let what = match first {
+        true => format!("{name} is registered but does not start: {}", failure.what),
+        false => format!("revision {revision} of {name} is registered but does not start: {}", failure.what),
+    };
+    // Only a courtesy: that the function does not start is told whatever comes of this question.
+    let old = context.client.function(name).await.map_or(0, |status| status.sandboxes.old);
+    let still = match (first, old) {
+        (true, _) => None,
+        (false, 0) => {
+            Some("no sandbox of the revision before is left: nothing answers until one starts".to_owned())
+        }
+        (false, old) => Some(format!(
+            "the revision before still answers in {} until it goes idle",
+            counted(old.into(), "sandbox")
+        )),
+    };
+    let failure = failure.about(name.as_str());
+    let next = match (first, &failure.next) {
+        (false, Some(next)) => Some(format!("{next}; `fanfare rollback {name}` goes back")),
+        _ => failure.next.clone(),
+    };
+    Failure { what, still, next, ..failure }
 }
 
 /// The last line of standard output.
 pub(crate) fn print(context: &Context, deployed: &Deployed, output: Output) -> Result<(), Failure> {
     match output {
         Output::Text | Output::Url => context.printer.out(&deployed.url)?,
+        Output::Wide => {
+            let outcome = match deployed.outcome {
+                DeployOutcome::Created => "created",
+                DeployOutcome::Updated => "updated",
+                DeployOutcome::Unchanged => "unchanged",
+            };
+            let Deployed { name, url, revision, .. } = deployed;
+            context.printer.out(format_args!("{name}  revision {revision}  {outcome}  {url}"))?;
+        }
         Output::Name => context.printer.out(&deployed.name)?,
-        Output::Json => context.printer.json(deployed)?,
+        Output::Json | Output::Yaml => context.printer.document(output, deployed)?,
     }
     Ok(())
 }

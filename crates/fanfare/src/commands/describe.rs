@@ -14,17 +14,20 @@ pub(crate) async fn run(context: &Context, args: &DescribeArgs) -> Result<Exit, 
     let printer = &context.printer;
     let status = context.client.function(&args.name).await?;
     match args.output.output {
-        Output::Json => printer.json(&status)?,
+        Output::Json | Output::Yaml => printer.document(args.output.output, &status)?,
         Output::Name => printer.out(&status.function.name)?,
         Output::Url => {
             printer.out(function_url(&data_plane_url(&context.client.status().await?)?, &args.name))?;
         }
-        Output::Text => {
+        Output::Text | Output::Wide => {
             let url = match context.client.status().await.and_then(|cluster| data_plane_url(&cluster)) {
                 Ok(data_plane) => function_url(&data_plane, &args.name),
                 Err(failure) => format!("({failure})"),
             };
             print(printer, &status, &url)?;
+            if args.output.output == Output::Wide {
+                scaling_in_full(printer, &status.function.scaling)?;
+            }
         }
     }
     Ok(Exit::Ok)
@@ -37,14 +40,21 @@ fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Resul
     row("url", url.to_owned())?;
     row("state", state_word(status.state).to_owned())?;
     let counts = status.sandboxes;
+    let old = match counts.old {
+        0 => String::new(),
+        old => format!(" ({old} of an earlier revision)"),
+    };
     row(
         "sandboxes",
         format!(
-            "{} ready, {} starting, {} stopping, {} wanted",
-            counts.ready, counts.starting, counts.stopping, counts.wanted
+            "{} ready{}, {} starting, {} stopping, {} wanted",
+            counts.ready, old, counts.starting, counts.stopping, counts.wanted
         ),
     )?;
-    row("requests", format!("{} in sandboxes, {} waiting", status.in_flight, status.queued))?;
+    row(
+        "requests",
+        format!("{} in sandboxes, {} waiting (within the last second)", status.in_flight, status.queued),
+    )?;
     if let Some(ms) = status.execution_ms {
         row("execution", human_duration(ms / 1e3))?;
     }
@@ -126,7 +136,7 @@ fn settings(printer: &Printer, function: &FunctionDocument) -> Result<(), Failur
     row("concurrency", function.concurrency.map(|n| n.to_string()).unwrap_or_default())?;
     let timeouts = &function.timeouts;
     row("timeouts", format!("request {} s, start {} s", shown(&timeouts.request), shown(&timeouts.start)))?;
-    row("scaling", scaling(&function.scaling))?;
+    row("scaling", scaling_settings(&function.scaling).join(" "))?;
     if !function.env.is_empty() {
         let names: Vec<_> = function.env.0.iter().map(|(name, _)| name.as_str()).collect();
         row("env", names.join(" "))?;
@@ -134,16 +144,24 @@ fn settings(printer: &Printer, function: &FunctionDocument) -> Result<(), Failur
     Ok(())
 }
 
+/// Every scaling setting, one in a line.
+fn scaling_in_full(printer: &Printer, scaling: &ScalingDocument) -> Result<(), Failure> {
+    printer.out("\nscaling")?;
+    let settings = scaling_settings(scaling);
+    settings.iter().try_for_each(|setting| printer.out(format_args!("  {setting}")))?;
+    Ok(())
+}
+
 /// The settings as `name=value`, in the order of the document.
-fn scaling(scaling: &ScalingDocument) -> String {
+fn scaling_settings(scaling: &ScalingDocument) -> Vec<String> {
     match serde_json::to_value(scaling) {
         Ok(serde_json::Value::Object(fields)) => {
             let shown = |(name, value): (&String, &serde_json::Value)| match value.as_str() {
                 Some(text) => format!("{name}={text}"),
                 None => format!("{name}={value}"),
             };
-            fields.iter().map(shown).collect::<Vec<_>>().join(" ")
+            fields.iter().map(shown).collect()
         }
-        _ => String::new(),
+        _ => Vec::new(),
     }
 }

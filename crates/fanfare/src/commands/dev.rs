@@ -12,7 +12,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::args::{DevArgs, LogsArgs, OutputArgs};
+use crate::args::{DevArgs, LogsArgs, OutputArgs, WaitArgs};
 use crate::commands::{Context, data_plane_url, deploy, function_url, logs};
 use crate::exit::{Exit, Failure};
 use crate::printer::Output;
@@ -109,7 +109,7 @@ impl Session<'_> {
         let Context { client, printer } = self.context;
         let document = self.packed(self.context).await?;
         let name = FunctionName::new(&document.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
-        match deploy::register(self.context, &document).await {
+        match deploy::register(self.context, &document, WaitArgs::default()).await {
             Ok(_) => {}
             Err(failure) if failure.exit == Exit::Function => printer.failure(&failure),
             Err(failure) => return Err(failure),
@@ -154,7 +154,8 @@ impl Session<'_> {
     }
 
     async fn packed(&self, context: &Context) -> Result<FunctionDocument, Failure> {
-        let document = deploy::source_document(&self.args.path, &self.args.source, &self.args.settings)?;
+        let document = deploy::source_document(&self.args.path, &self.args.source, &self.args.settings)
+            .map_err(|failure| self.args.settings.name_flags(failure))?;
         deploy::upload(context, &self.args.path, document).await
     }
 
@@ -167,7 +168,7 @@ impl Session<'_> {
         let scaling = ScalingDocument { profile, initial: Some(0), ..ScalingDocument::default() };
         let proof = FunctionDocument { name: name.to_string(), scaling, ..document.clone() };
         client.put_function(&proof).await?;
-        let proved = client.prepare(&name).await;
+        let proved = client.prepare(&name, None).await;
         let register = async {
             match proved {
                 Ok(_) => client.put_function(document).await.map(|_| ()),
@@ -187,7 +188,7 @@ impl Session<'_> {
         let Some(name) = self.served.as_ref().and_then(|served| FunctionName::new(&served.name).ok()) else {
             return;
         };
-        if let Err(failure) = self.context.client.prepare(&name).await {
+        if let Err(failure) = self.context.client.prepare(&name, None).await {
             self.context.printer.failure(&failure.about(name.as_str()));
         }
     }

@@ -1,10 +1,12 @@
 //! `fanfare doctor`: is this machine fit, and is nothing left behind?
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare_api::ClusterStatusDocument;
 use fanfare_sandbox::{CodeStore, Outlets, Runtime};
 use fanfare_sandbox_process::{ProcessOptions, ProcessRuntime, audit};
 use fanfare_types::{CodeDigest, StartFailure, StartFailureKind};
@@ -12,13 +14,16 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use tokio::process::Command;
 
-use crate::args::{API_ADDRESS, DATA_PLANE_ADDRESS, DoctorArgs, LINK_ADDRESS};
+use crate::args::DoctorArgs;
+use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::ports;
+use crate::ports::{self, Owner};
 use crate::printer::{Output, Printer};
 
 /// Longest answer of an interpreter.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest answer of a control API.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Orphans that are named; all are counted.
 const ORPHANS_SHOWN: usize = 20;
 
@@ -73,10 +78,8 @@ pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Fai
         interpreter("node", &options.node, "Node.js handlers", "apt-get install nodejs").await,
         directory("data directory", &data_dir, "--data-dir"),
         directory("run directory", &run_dir, "--run-dir"),
-        port("functions", DATA_PLANE_ADDRESS, "--listen"),
-        port("control API", API_ADDRESS, "--api-listen"),
-        port("streams", LINK_ADDRESS, "--grpc-listen"),
     ];
+    checks.extend(ports(args).await);
     checks.extend(isolation(&options).await);
     let found = audit(&run_dir).map_err(|e| {
         Failure::platform(format!("cannot look for orphans in {}: {e}", run_dir.display()))
@@ -85,8 +88,8 @@ pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Fai
     let orphans = found.iter().map(|orphan| format!("{} {}", orphan.kind, orphan.what)).collect();
     let report = Report { checks, orphans };
     match args.output.output {
-        Output::Json => printer.json(&report)?,
-        Output::Text | Output::Name | Output::Url => print(printer, &report)?,
+        Output::Json | Output::Yaml => printer.document(args.output.output, &report)?,
+        Output::Text | Output::Wide | Output::Name | Output::Url => print(printer, &report)?,
     }
     let failed =
         report.checks.iter().any(|check| check.verdict == Verdict::Failed) || !report.orphans.is_empty();
@@ -166,19 +169,60 @@ fn directory(name: &str, path: &Path, flag: &str) -> Check {
     }
 }
 
-/// A port is well when it is free, or held by Fanfare.
-fn port(what: &str, address: std::net::SocketAddr, flag: &str) -> Check {
+/// The three ports of a platform: each is well when it is free, or when the platform itself answers there.
+async fn ports(args: &DoctorArgs) -> Vec<Check> {
+    let quiet = Printer::new(true, false);
+    let api = answering(Client::new(&format!("http://{}", args.api_listen), quiet).ok()).await;
+    let functions = match &api {
+        Some(status) => status.data_planes.iter().any(|d| d.address == args.listen.to_string()),
+        None => false,
+    };
+    // The streams are not asked: the process whose control API answers is the one that they lead to.
+    let api_owner = api.as_ref().and_then(|_| ports::owner(args.api_listen));
+    let streams = |owner: &Owner| api_owner.as_ref() == Some(owner);
+    let version = api.as_ref().map(|status| status.version.as_str()).unwrap_or_default();
+    vec![
+        port("functions", args.listen, "--listen", |_| {
+            functions.then(|| "Fanfare calls functions here".to_owned())
+        }),
+        port("control API", args.api_listen, "--api-listen", |_| {
+            api.is_some().then(|| format!("Fanfare {version} answers here"))
+        }),
+        port("streams", args.grpc_listen, "--grpc-listen", |owner| {
+            owner.is_some_and(streams).then(|| "the same Fanfare listens here".to_owned())
+        }),
+    ]
+}
+
+/// What the control API says, if one answers.
+async fn answering(client: Option<Client>) -> Option<ClusterStatusDocument> {
+    tokio::time::timeout(ANSWER_TIMEOUT, client?.status()).await.ok()?.ok()
+}
+
+/// One port. `ours` says what of the platform is there, if the platform is.
+fn port(
+    what: &str,
+    address: SocketAddr,
+    flag: &str,
+    ours: impl FnOnce(Option<&Owner>) -> Option<String>,
+) -> Check {
     let name = format!("port {}", address.port());
-    match (ports::owner(address), std::net::TcpListener::bind(address)) {
-        (Some(owner), _) if owner.name == "fanfare" => Check::ok(name, format!("{what}: held by {owner}")),
-        (Some(owner), _) => {
-            let fix = format!("stop it, or choose another address with {flag}");
-            Check::lacking(name, format!("{what}: held by {owner}"), fix)
-        }
-        (None, Ok(_)) => Check::ok(name, format!("{what}: free")),
-        (None, Err(e)) => {
-            Check::lacking(name, format!("{what}: {e}"), format!("choose another address with {flag}"))
-        }
+    let owner = ports::owner(address);
+    let bound = std::net::TcpListener::bind(address);
+    let by = match &owner {
+        Some(owner) => format!("held by {owner}"),
+        None => "held by a process that this user cannot see".to_owned(),
+    };
+    match bound {
+        Ok(_) => Check::ok(name, format!("{what}: free")),
+        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => match ours(owner.as_ref()) {
+            Some(ours) => Check::ok(name, format!("{what}: {ours}, {by}")),
+            None => {
+                let fix = format!("stop it, or choose another address with {flag}");
+                Check::lacking(name, format!("{what}: {by}"), fix)
+            }
+        },
+        Err(e) => Check::lacking(name, format!("{what}: {e}"), format!("choose another address with {flag}")),
     }
 }
 

@@ -15,14 +15,12 @@ use tokio::io::AsyncRead;
 use tokio_util::io::ReaderStream;
 
 use crate::args::InvokeArgs;
-use crate::client::collect;
+use crate::client::{REASON_HEADER, collect};
 use crate::commands::{Context, data_plane_url, function_url};
 use crate::exit::{Exit, Failure};
 use crate::http::{Base, Body, full_body, header_text, no_body, root_cause, shown_value};
 use crate::printer::{Printer, human_duration};
 
-/// Names the platform's reason in an answer that the function did not make.
-const REASON_HEADER: &str = "x-fanfare-reason";
 /// Bytes read from a file or standard input at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -36,7 +34,7 @@ pub(crate) async fn run(context: &Context, args: &InvokeArgs) -> Result<Exit, Fa
         None => call.await,
         Some(limit) => tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
             let what = format!("{} did not answer within {limit:?}", args.name);
-            Err(Failure::new(Exit::Timeout, what).next("give it longer with --timeout"))
+            Err(Failure::new(Exit::Timeout, what).next("give it longer with --timeout DURATION, which is this call's; the function's own is set with `fanfare update`"))
         }),
     }
 }
@@ -157,10 +155,24 @@ async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, Failure> {
         }
     }
     // For people only: what a pipe gets is the answer, byte for byte.
-    if last != b'\n' && io::stdout().is_terminal() {
-        printer.out("")?;
+    if last != b'\n' {
+        if io::stdout().is_terminal() {
+            printer.out("")?;
+        } else if runs_together() {
+            printer.note("");
+        }
     }
     Ok(bytes)
+}
+
+/// Whether the answer and what is said about it come out in one place: both are the same file, or the answer goes
+/// through a pipe and the rest to a terminal.
+fn runs_together() -> bool {
+    let (Ok(out), Ok(err)) = (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr())) else {
+        return false;
+    };
+    let piped = rustix::fs::FileType::from_raw_mode(out.st_mode) == rustix::fs::FileType::Fifo;
+    (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino) || (piped && io::stderr().is_terminal())
 }
 
 /// The failure that the platform states instead of an answer.

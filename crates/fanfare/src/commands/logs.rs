@@ -18,7 +18,7 @@ const CATCH_UP_LINES: u32 = 1_000;
 
 pub(crate) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Failure> {
     match args.output.output {
-        Output::Text | Output::Json => {}
+        Output::Text | Output::Wide | Output::Json | Output::Yaml => {}
         Output::Name => {
             context.client.function(&args.name).await?;
             context.printer.out(&args.name)?;
@@ -102,6 +102,17 @@ fn print(printer: &Printer, line: &LogLineDocument, output: Output) -> Result<()
             let json =
                 serde_json::to_string(line).map_err(|e| Failure::platform(format!("log line: {e}")))?;
             printer.out(json)?;
+        }
+        (Output::Yaml, _) => printer.document(output, line)?,
+        (Output::Wide, stream) => {
+            let stream = match stream {
+                LogStreamName::Stdout => "stdout",
+                LogStreamName::Stderr => "stderr",
+                LogStreamName::Platform => "fanfare",
+            };
+            let (node, sandbox) =
+                (line.node.as_deref().unwrap_or("-"), line.sandbox.as_deref().unwrap_or("-"));
+            printer.out(format_args!("{node} {sandbox} {stream} {}", line.text))?;
         }
         (_, LogStreamName::Platform) => printer.out(format_args!("[fanfare] {}", line.text))?,
         (_, LogStreamName::Stdout | LogStreamName::Stderr) => printer.out(&line.text)?,

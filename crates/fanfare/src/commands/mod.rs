@@ -1,6 +1,7 @@
 //! One file per verb.
 
 mod completions;
+mod context;
 mod control_plane;
 mod data_plane;
 mod delete;
@@ -12,8 +13,11 @@ mod doctor;
 mod invoke;
 mod list;
 mod logs;
+mod man;
 mod node;
+mod rollback;
 mod sample_server;
+mod schema;
 mod status;
 mod up;
 mod update;
@@ -25,6 +29,7 @@ use tokio::runtime::Builder;
 
 use crate::args::{Args, Command};
 use crate::client::Client;
+use crate::contexts;
 use crate::descriptors;
 use crate::exit::{Exit, Failure};
 use crate::printer::Printer;
@@ -51,6 +56,11 @@ pub(crate) fn run(args: Args) -> ExitCode {
 fn dispatch(args: Args, printer: Printer) -> Result<Exit, Failure> {
     match args.command {
         Command::Completions(args) => completions::run(&args, printer),
+        Command::Man(args) => man::run(&args, printer),
+        Command::Schema(_) => schema::run(printer),
+        Command::Context(args) => {
+            block_on(&mut Builder::new_current_thread(), context::run(&args.command, printer))
+        }
         Command::Up(args) => role(|| up::run(&args, printer)),
         Command::Demo(args) => role(|| demo::run(&args, printer)),
         Command::ControlPlane(args) => role(|| control_plane::run(&args, printer)),
@@ -59,7 +69,7 @@ fn dispatch(args: Args, printer: Printer) -> Result<Exit, Failure> {
         Command::Doctor(args) => role(|| doctor::run(&args, printer)),
         Command::SampleServer => block_on(&mut Builder::new_current_thread(), sample_server::run()),
         command => {
-            let context = Context { client: Client::new(&args.global.api, printer)?, printer };
+            let context = Context { client: Client::new(&contexts::api(&args.global)?, printer)?, printer };
             block_on(&mut Builder::new_current_thread(), client(command, context))
         }
     }
@@ -74,6 +84,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::List(args) => list::run(&context, &args).await,
         Command::Describe(args) => describe::run(&context, &args).await,
         Command::Update(args) => update::run(&context, &args).await,
+        Command::Rollback(args) => rollback::run(&context, &args).await,
         Command::Delete(args) => delete::run(&context, &args).await,
         Command::Logs(args) => logs::run(&context, &args).await,
         Command::Status(args) => status::run(&context, &args).await,
@@ -85,7 +96,10 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         | Command::DataPlane(_)
         | Command::Node(_)
         | Command::SampleServer
-        | Command::Completions(_) => Err(Failure::platform("this verb is not a client's")),
+        | Command::Completions(_)
+        | Command::Context(_)
+        | Command::Man(_)
+        | Command::Schema(_) => Err(Failure::platform("this verb is not a client's")),
     }
 }
 

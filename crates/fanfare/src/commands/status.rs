@@ -1,5 +1,7 @@
 //! `fanfare status`.
 
+use std::time::{Duration, Instant};
+
 use fanfare_api::ClusterStatusDocument;
 
 use crate::args::StatusArgs;
@@ -7,16 +9,60 @@ use crate::commands::{Context, data_plane_url};
 use crate::exit::{Exit, Failure};
 use crate::printer::{Output, Printer, human_bytes};
 
+/// Pauses between two looks at a cluster that is waited for.
+const LOOK_PAUSE_MIN: Duration = Duration::from_millis(20);
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+
 pub(crate) async fn run(context: &Context, args: &StatusArgs) -> Result<Exit, Failure> {
     let printer = &context.printer;
-    let status = context.client.status().await?;
+    let status = match args.wait {
+        true => complete(context, args.wait_timeout).await?,
+        false => context.client.status().await?,
+    };
     match args.output.output {
-        Output::Json => printer.json(&status)?,
+        Output::Json | Output::Yaml => printer.document(args.output.output, &status)?,
         Output::Name => status.nodes.iter().try_for_each(|node| printer.out(&node.name))?,
         Output::Url => printer.out(data_plane_url(&status)?)?,
-        Output::Text => print(printer, &status)?,
+        Output::Text | Output::Wide => print(printer, &status)?,
     }
     Ok(Exit::Ok)
+}
+
+/// The status once functions can be called. Control planes that do not answer yet are waited for, too.
+async fn complete(context: &Context, limit: Duration) -> Result<ClusterStatusDocument, Failure> {
+    let ready = |status: &ClusterStatusDocument| {
+        status.nodes.iter().any(|node| node.connected) && status.data_planes.iter().any(|d| d.connected)
+    };
+    let begin = Instant::now();
+    let mut pause = LOOK_PAUSE_MIN;
+    loop {
+        let asked =
+            tokio::time::timeout(limit.saturating_sub(begin.elapsed()), context.client.status()).await;
+        let lacking = match asked {
+            Ok(Ok(status)) if ready(&status) => return Ok(status),
+            Ok(Ok(status)) => {
+                let count = |up: usize, all: usize| format!("{up} of {all}");
+                let nodes = count(status.nodes.iter().filter(|n| n.connected).count(), status.nodes.len());
+                let planes = status.data_planes.iter().filter(|d| d.connected).count();
+                format!(
+                    "{nodes} nodes and {} data planes are connected",
+                    count(planes, status.data_planes.len())
+                )
+            }
+            Ok(Err(failure)) if failure.exit == Exit::Platform => failure.what,
+            Ok(Err(failure)) => return Err(failure),
+            Err(_) => "the control plane does not answer".to_owned(),
+        };
+        if begin.elapsed() + pause >= limit {
+            return Err(Failure::new(
+                Exit::Timeout,
+                format!("functions cannot be called within {limit:?}: {lacking}"),
+            )
+            .next("wait longer with --wait-timeout, or look at what the nodes and data planes print"));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOOK_PAUSE_MAX);
+    }
 }
 
 fn print(printer: &Printer, status: &ClusterStatusDocument) -> Result<(), Failure> {

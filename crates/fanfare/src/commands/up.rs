@@ -31,7 +31,7 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         failed = local.failed() => Err(failed),
         () = signals.next() => Ok(Exit::Ok),
     };
-    let stopped = signals.or_at_once(local.stop()).await;
+    let stopped = signals.or_at_once(local.stop(printer)).await;
     ended.and_then(|exit| stopped.map(|()| exit))
 }
 

@@ -70,7 +70,7 @@ error: hello is registered but does not start: hello.py raised an error when imp
   log:
     | Traceback (most recent call last):
     | NameError: x
-hint: mend it, then `fanfare deploy hello.py` again; `fanfare logs hello` has all that it wrote
+hint: mend it, then `fanfare deploy hello.py --quiet` again; `fanfare logs hello` has all that it wrote
 ";
         assert_eq!(run.stderr, expected);
     }
@@ -101,8 +101,86 @@ async fn a_wrong_setting_names_it() {
     let dir = hello("x");
     let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--concurrency", "5000"]).await;
     assert_eq!(run.code, 2, "{run:?}");
-    assert!(run.stderr.contains("error: concurrency is 5000; allowed: 1 to 1000"), "{run:?}");
+    assert!(run.stderr.contains("error: --concurrency is 5000; allowed: 1 to 1000"), "{run:?}");
     assert!(run.stderr.contains("reason: invalid-field"), "{run:?}");
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--memory", "1KiB"]).await;
+    assert!(run.stderr.contains("error: --memory is 1 KiB; allowed: 8 MiB to 1 TiB"), "{run:?}");
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--timeout", "soon"]).await;
+    assert!(run.stderr.contains("error: --timeout is \"soon\"; allowed: 1 ms to 24 h"), "{run:?}");
+    // What the file says is told of the file.
+    fs::write(dir.path().join("fanfare.toml"), "[limits]\nmemory_limit = 1\n").unwrap();
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", ".", "--timeout", "1s"]).await;
+    assert!(
+        run.stderr.contains("error: ./fanfare.toml:2: limits.memory_limit is 1 B; allowed: 8 MiB"),
+        "{run:?}"
+    );
+    fs::write(dir.path().join("fanfare.toml"), "\nconcurency = 1\n").unwrap();
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "."]).await;
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("error: ./fanfare.toml:2: there is no setting concurency\n"), "{run:?}");
+    assert!(run.stderr.contains("hint: did you mean concurrency?"), "{run:?}");
+}
+
+#[tokio::test]
+async fn a_broken_update_says_who_answers_and_how_to_go_back() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    assert_eq!(fanfare_in(dir.path(), &double.api, &["deploy", "hello.py"]).await.code, 0);
+    let broken = Problem::new(Reason::StartFailed, "hello.py raised an error when imported");
+    double.held().broken.insert("hello".into(), broken);
+    double.held().old_ready = 2;
+    let args = ["deploy", "hello.py", "--memory", "64MiB", "-e", "TOKEN=canary", "--quiet"];
+    let run = fanfare_in(dir.path(), &double.api, &args).await;
+    assert_eq!(run.code, 1, "{run:?}");
+    let expected = "\
+error: revision 2 of hello is registered but does not start: hello.py raised an error when imported
+  reason: start-failed
+note: the revision before still answers in 2 sandboxes until it goes idle
+hint: mend it, then `fanfare deploy hello.py --memory 64MiB -e TOKEN=… --quiet` again; `fanfare rollback hello` goes back; `fanfare logs hello` has all that it wrote
+";
+    assert_eq!(run.stderr, expected);
+    double.held().old_ready = 0;
+    let run = fanfare(&double.api, &["update", "hello", "--memory", "65MiB"]).await;
+    assert!(run.stderr.contains("note: no sandbox of the revision before is left"), "{run:?}");
+    assert!(run.stderr.contains("`fanfare rollback hello` goes back"), "{run:?}");
+    let run = fanfare(&double.api, &["rollback", "hello"]).await;
+    assert_eq!((run.code, run.stdout), (0, format!("{}/function/hello\n", double.api)), "{}", run.stderr);
+    assert!(run.stderr.contains("Registered hello, revision 4"), "{}", run.stderr);
+    let run = fanfare(&double.api, &["rollback", "helo"]).await;
+    assert!(run.code == 4 && run.stderr.contains("did you mean hello?"), "{run:?}");
+    let double = double.with_function("once");
+    let run = fanfare(&double.api, &["rollback", "once"]).await;
+    assert!(run.code == 2 && run.stderr.contains("reason: no-earlier-revision"), "{run:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_proved_when_told_not_to_wait() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    double.held().broken.insert("hello".into(), Problem::new(Reason::StartFailed, "it is broken"));
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--no-wait", "-o", "wide"]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(run.stdout, format!("hello  revision 1  created  {}/function/hello\n", double.api));
+    assert_eq!(double.held().prepared, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_update_without_settings_names_some() {
+    let double = Double::start().await.with_function("hello");
+    let run = fanfare(&double.api, &["update", "hello"]).await;
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("nothing of hello is to be changed"), "{run:?}");
+    assert!(run.stderr.contains("fanfare update hello --memory 256MiB"), "{run:?}");
+    assert_eq!(double.held().puts, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_is_packed_is_counted_beside_the_settings() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    fs::write(dir.path().join("fanfare.toml"), "name = \"a\"\n").unwrap();
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "."]).await;
+    assert!(run.stderr.contains("Packed . (1 file beside fanfare.toml, 2 KiB)"), "{run:?}");
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ pub(crate) struct Held {
     pub(crate) broken: BTreeMap<String, Problem>,
     /// Code (by what it contains) that does not start.
     pub(crate) broken_code: Option<&'static [u8]>,
+    /// The release it says it is.
+    pub(crate) version: Option<&'static str>,
     /// Ready sandboxes of earlier revisions, of every function.
     pub(crate) old_ready: u32,
 }
@@ -50,11 +52,17 @@ impl Double {
             .route("/v1/functions", get(list))
             .route("/v1/functions/{name}", put(register).get(describe).delete(delete))
             .route("/v1/functions/{name}/prepare", post(prepare))
+            .route("/v1/functions/{name}/rollback", post(rollback))
             .route("/v1/functions/{name}/logs", get(logs))
             .route("/v1/blobs/{digest}", put(upload).head(has_blob))
             .route("/v1/status", get(status))
             .route("/function/{name}/{*path}", any(invoke))
             .route("/function/{name}/", any(invoke_root))
+            .route(
+                "/data-plane/{*path}",
+                any(|| async { problem(Problem::new(Reason::RouteNotFound, "no function")) }),
+            )
+            .layer(axum::middleware::from_fn_with_state(held.clone(), release))
             .with_state((address.clone(), held.clone()));
         tokio::spawn(async move { axum::serve(Listener(listener), router).await });
         Double { api: format!("http://{address}"), held }
@@ -71,6 +79,19 @@ impl Double {
         self.held().functions.insert(name.to_owned(), (1, FunctionDocument::from(&spec)));
         self
     }
+}
+
+/// States a release, if it is to.
+async fn release(
+    State(held): State<Arc<Mutex<Held>>>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(version) = held.lock().unwrap().version {
+        response.headers_mut().insert("x-fanfare-version", HeaderValue::from_static(version));
+    }
+    response
 }
 
 struct Listener(tokio::net::TcpListener);
@@ -190,6 +211,18 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
         ],
     })
     .into_response()
+}
+
+async fn rollback(State((_, held)): Shared, Path(name): Path<String>) -> Response {
+    let mut held = held.lock().unwrap();
+    let Some((revision, _)) = held.functions.get_mut(&name) else { return not_found(&name) };
+    if *revision < 2 {
+        return problem(Problem::new(Reason::NoEarlierRevision, "nothing was registered before"));
+    }
+    *revision += 1;
+    let revision = *revision;
+    held.broken.remove(&name);
+    Json(DeployResult { name, id: "f1".into(), revision, outcome: DeployOutcome::Updated }).into_response()
 }
 
 async fn delete(State((_, held)): Shared, Path(name): Path<String>) -> Response {

@@ -120,6 +120,10 @@ async fn an_api_that_is_not_there() {
     let run = fanfare("https://127.0.0.1:1", &["list"]).await;
     assert_eq!(run.code, 2, "{run:?}");
     let double = Double::start().await;
+    let run = fanfare(&double.api, &["list", "--api", &format!("{}/data-plane", double.api)]).await;
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.stderr.contains("/data-plane is a data plane, not a control API"), "{run:?}");
+    assert!(run.stderr.contains("http://127.0.0.1:9091 by default"), "{run:?}");
     let wrong = format!("{}/elsewhere", double.api);
     let run = fanfare(&wrong, &["list"]).await;
     assert_eq!(run.code, 3, "{run:?}");

@@ -42,6 +42,7 @@ async fn describes() {
         "name         hello (f1 revision 1)",
         &format!("url          {}/function/hello", double.api),
         "state        ready",
+        "requests     3 in sandboxes, 4 waiting (within the last second)\n",
         "sandboxes    1 ready, 1 starting, 0 stopping, 2 wanted",
         "memory       16 MiB reserved, 128 MiB at most",
         "cpu          0.01 reserved, no limit",
@@ -115,6 +116,148 @@ async fn shows_the_cluster() {
 }
 
 #[tokio::test]
+async fn a_cluster_is_waited_for() {
+    let double = Double::start().await;
+    let run = fanfare(&double.api, &["status", "--wait"]).await;
+    assert!(run.code == 0 && run.stdout.contains("leader"), "{run:?}");
+    let run = fanfare("http://127.0.0.1:1", &["status", "--wait", "--wait-timeout", "50ms"]).await;
+    assert_eq!(run.code, 5, "{run:?}");
+    assert!(run.stderr.contains("cannot connect to 127.0.0.1:1"), "{run:?}");
+}
+
+#[tokio::test]
+async fn every_reading_and_writing_command_has_every_output() {
+    let double = Double::start().await.with_function("hello");
+    double.held().functions.get_mut("hello").unwrap().0 = 2;
+    let commands: [&[&str]; 8] = [
+        &["list"],
+        &["describe", "hello"],
+        &["status"],
+        &["logs", "hello", "--tail", "1"],
+        &["update", "hello", "--min", "0"],
+        &["rollback", "hello"],
+        &["deploy", "--runtime", "fake", "--name", "other"],
+        &["delete", "other"],
+    ];
+    for command in commands {
+        for output in ["json", "yaml", "name", "url", "wide", "text"] {
+            if command[0] == "delete" {
+                let deployed = ["deploy", "--runtime", "fake", "--name", "other"];
+                assert_eq!(fanfare(&double.api, &deployed).await.code, 0);
+            }
+            let run = fanfare(&double.api, &[command, &["-o", output, "--quiet"]].concat()).await;
+            assert!(run.code == 0 && run.stderr.is_empty(), "{command:?} {output}: {run:?}");
+            match output {
+                "json" => drop(serde_json::from_str::<Value>(&run.stdout).unwrap()),
+                "yaml" => assert!(run.stdout.starts_with("---\n") && run.stdout.contains(':'), "{run:?}"),
+                "name" => assert!(!run.stdout.contains("://"), "{run:?}"),
+                "url" => assert!(run.stdout.lines().all(|line| line.starts_with("http://")), "{run:?}"),
+                _ => {}
+            }
+        }
+    }
+    let yaml = fanfare(&double.api, &["list", "-o", "yaml"]).await.stdout;
+    assert!(yaml.starts_with("---\nfunctions:\n"), "{yaml}");
+}
+
+#[tokio::test]
+async fn contexts_are_verified_kept_and_used() {
+    let double = Double::start().await.with_function("hello");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    let run = async |variables: &[(&str, &str)], args: &[&str]| {
+        let mut command = command("", args);
+        command.env("FANFARE_CONFIG", &file).envs(variables.iter().copied());
+        crate::run::run(command.output().await.unwrap())
+    };
+    let dead = run(&[], &["context", "add", "dead", "http://127.0.0.1:1"]).await;
+    assert!(dead.code == 3 && dead.stderr.contains("dead is not added"), "{dead:?}");
+    assert!(!file.exists());
+    let added = run(&[], &["context", "add", "lab", &double.api]).await;
+    assert!(added.code == 0 && added.stderr.contains("Verified: Fanfare"), "{added:?}");
+    assert_eq!(run(&[], &["list", "-o", "name"]).await.stdout, "hello\n", "the first one is used");
+    assert_eq!(run(&[], &["context", "add", "dead", "http://127.0.0.1:1", "--no-verify"]).await.code, 0);
+    let listed = run(&[], &["context", "list"]).await.stdout;
+    let expected = format!("   NAME  API\n   dead  http://127.0.0.1:1\n*  lab   {}\n", double.api);
+    assert_eq!(listed, expected);
+    for (variables, args) in [
+        (&[][..], &["list", "--context", "dead"][..]),
+        (&[("FANFARE_CONTEXT", "dead")], &["list"]),
+        (&[("FANFARE_API", "http://127.0.0.1:1")], &["list"]),
+    ] {
+        assert_eq!(run(variables, args).await.code, 3, "{variables:?} {args:?}");
+    }
+    let both = [("FANFARE_API", "http://127.0.0.1:1"), ("FANFARE_CONTEXT", "dead")];
+    assert_eq!(run(&both, &["list", "--context", "lab"]).await.code, 0, "a flag is stronger");
+    assert_eq!(run(&both, &["list", "--api", &double.api]).await.code, 0, "a flag is stronger");
+    let unknown = run(&[], &["list", "--context", "lob"]).await;
+    assert!(unknown.code == 4 && unknown.stderr.contains("did you mean lab?"), "{unknown:?}");
+    assert_eq!(run(&[], &["context", "use", "dead", "-o", "name"]).await.stdout, "dead\n");
+    assert_eq!(run(&[], &["list"]).await.code, 3);
+    let removed = run(&[], &["context", "remove", "dead"]).await;
+    assert!(removed.stderr.contains("no context is the current one now"), "{removed:?}");
+}
+
+#[tokio::test]
+async fn another_release_is_warned_of_once() {
+    let double = Double::start().await.with_function("hello");
+    double.held().version = Some("9.9.9");
+    let run = fanfare(&double.api, &["describe", "hello"]).await;
+    assert_eq!(run.stderr.matches("the control plane is 9.9.9").count(), 1, "{run:?}");
+    double.held().version = Some(env!("CARGO_PKG_VERSION"));
+    assert_eq!(fanfare(&double.api, &["describe", "hello"]).await.stderr, "");
+}
+
+#[tokio::test]
+async fn manual_pages_and_the_schema_of_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("man1");
+    let run = fanfare("", &["man", pages.to_str().unwrap()]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    for page in ["fanfare.1", "fanfare-deploy.1", "fanfare-context-add.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}: {text}");
+    }
+    assert!(std::fs::read_to_string(pages.join("fanfare-deploy.1")).unwrap().contains("concurrency"));
+    let run = fanfare("", &["schema"]).await;
+    let schema: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(schema["additionalProperties"], false);
+    assert!(schema["properties"]["scaling"].is_object());
+}
+
+#[tokio::test]
+async fn help_fits_on_a_screen() {
+    let commands = [
+        "up",
+        "demo",
+        "deploy",
+        "dev",
+        "invoke",
+        "list",
+        "describe",
+        "update",
+        "rollback",
+        "delete",
+        "logs",
+        "status",
+        "doctor",
+        "control-plane",
+        "data-plane",
+        "node",
+        "context",
+        "schema",
+        "completions",
+        "man",
+    ];
+    for command in commands {
+        let run = fanfare("", &[command, "-h"]).await;
+        assert!(run.stdout.starts_with("Examples:\n"), "{command}: {}", run.stdout);
+        let lines = run.stdout.lines().count();
+        assert!(lines <= 50, "{command}: {lines} lines\n{}", run.stdout);
+    }
+}
+
+#[tokio::test]
 async fn debug_prints_each_request() {
     let double = Double::start().await;
     let run = fanfare(&double.api, &["list", "--debug"]).await;
@@ -155,5 +298,10 @@ async fn a_line_being_typed_is_completed_with_verbs_and_names() {
     assert_eq!(complete(&double.api, &["desc"]).await, ["describe"]);
     assert_eq!(complete(&double.api, &["logs", "he"]).await, ["hello", "hello-2"]);
     assert_eq!(complete(&double.api, &["delete", "o"]).await, ["other"]);
+    assert_eq!(complete(&double.api, &["delete", "hello", "o"]).await, ["other"]);
+    assert_eq!(complete(&double.api, &["deploy", "--name", "o"]).await, ["other"]);
+    for verb in ["invoke", "describe", "update", "rollback"] {
+        assert_eq!(complete(&double.api, &[verb, "o"]).await, ["other"], "{verb}");
+    }
     assert_eq!(complete("http://127.0.0.1:1", &["logs", "he"]).await, Vec::<String>::new());
 }

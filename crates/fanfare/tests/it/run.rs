@@ -43,7 +43,7 @@ pub(crate) async fn fanfare_with_input(api: &str, args: &[&str], input: &[u8]) -
     run(child.wait_with_output().await.unwrap())
 }
 
-fn run(output: Output) -> Run {
+pub(crate) fn run(output: Output) -> Run {
     Run {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8(output.stdout).unwrap(),
