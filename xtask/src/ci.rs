@@ -20,6 +20,7 @@ const STEPS: &[Step] = &[
     ("release", || crate::run("cargo", &["build", "--release", "--locked", "--package", "fanfare"])),
     ("demo", || crate::run("target/release/fanfare", &["demo"])),
     ("bench", || crate::bench::run(&["--quick".to_owned()])),
+    ("fuzz", || crate::fuzz::run(&[])),
     ("readme", || readme::run(&root())),
 ];
 

@@ -1,7 +1,9 @@
-//! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask bench`.
+//! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask fuzz`, `cargo xtask
+//! bench`.
 
 mod bench;
 mod ci;
+mod fuzz;
 mod licences;
 mod packages;
 mod readme;
@@ -16,6 +18,7 @@ Usage: cargo xtask TASK
   ci       everything CI runs; installs the Debian packages it needs (as root)
   tidy     rules of the tree that no compiler checks, and the licences of what it builds on
   readme   run the commands of README.md as a reader would
+  fuzz     look for input that breaks a parser: `fuzz [--seconds N] [TARGET…]`
   bench    measure what everything costs, beside its peers; `bench --help` lists what there is, and
            `--profile dist` measures what is shipped
 ";
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&root()).and_then(|()| licences::run(&root())),
         Some("readme") => readme::run(&root()),
+        Some("fuzz") => fuzz::run(&args[1..]),
         Some("bench") => bench::run(&args[1..]),
         _ => {
             eprint!("{HELP}");

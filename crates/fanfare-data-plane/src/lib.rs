@@ -26,6 +26,8 @@ mod endpoint;
 mod failures;
 mod find;
 mod function;
+#[doc(hidden)]
+pub mod fuzz;
 mod headers;
 mod invoke;
 mod lease;

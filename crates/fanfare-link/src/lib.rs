@@ -13,6 +13,8 @@
 
 mod dialer;
 mod epoch;
+#[doc(hidden)]
+pub mod fuzz;
 mod grpc;
 mod hub;
 mod link;

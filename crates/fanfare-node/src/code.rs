@@ -22,6 +22,11 @@ use parking_lot::Mutex;
 /// Asked before a directory is removed. `true`: nothing uses it, and nothing will without asking for it anew.
 pub(crate) type MayEvict = Arc<dyn Fn(CodeDigest) -> BoxFuture<'static, bool> + Send + Sync>;
 
+/// For fuzzing.
+pub(crate) fn fuzz_unpack(archive: &Path, tree: &Path) -> Option<u64> {
+    unpack::unpack(archive, tree).ok()
+}
+
 /// Code directories of a node. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Code {

@@ -7,6 +7,8 @@
 
 mod code;
 mod daemon;
+#[doc(hidden)]
+pub mod fuzz;
 mod group;
 mod logs;
 mod node;

@@ -12,6 +12,8 @@ mod cgroup;
 mod deps;
 mod egress;
 mod fdmsg;
+#[doc(hidden)]
+pub mod fuzz;
 mod gate;
 mod isolation;
 mod journal;

@@ -138,6 +138,24 @@ impl Lines {
     }
 }
 
+/// Output in pieces: nothing is lost, and no line is longer than the limit.
+pub(crate) fn fuzz(piece: usize, output: &[u8]) {
+    let (mut lines, mut tail, mut count) = (Lines::default(), Tail::default(), 0);
+    let mut take = |line: String| {
+        // A byte that is no UTF-8 becomes a character of three.
+        assert!(line.len() <= 3 * LINE_BYTES_MAX + CONTINUES.len());
+        tail.push(&line);
+        count += 1;
+    };
+    for bytes in output.chunks(piece) {
+        lines.feed(bytes, &mut take);
+    }
+    lines.finish(&mut take);
+    let ends = output.iter().filter(|byte| **byte == b'\n').count();
+    assert!(count >= ends && count <= ends + 1 + output.len() / LINE_BYTES_MAX);
+    assert!(tail.text().len() <= LOG_TAIL_BYTES);
+}
+
 /// The reading of one sandbox's output.
 #[derive(Debug)]
 pub(crate) struct Outputs {

@@ -156,5 +156,15 @@ impl Request {
     }
 }
 
+/// A head of any bytes: a request with a host and a path, or none.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(Some(request)) = Request::parse(bytes) {
+        assert!(request.is_tunnel || request.path.starts_with('/'));
+        assert!(request.rest.len() < bytes.len());
+        let head = request.head(&request.uri, "");
+        assert!(head.ends_with(b"\r\n\r\n") && !head.contains(&0));
+    }
+}
+
 #[cfg(test)]
 mod tests;
