@@ -16,9 +16,23 @@ pub(crate) fn data_dir() -> PathBuf {
     choose("/var/lib/fanfare", &[("XDG_STATE_HOME", "fanfare"), ("HOME", ".local/state/fanfare")], "state")
 }
 
-/// Sockets and journals; best on a file system in memory.
+/// Sockets and journals; on a file system in memory where root has one.
 pub(crate) fn run_dir() -> PathBuf {
-    choose("/run/fanfare", &[("XDG_RUNTIME_DIR", "fanfare")], "run")
+    choose(roots_run_dir(is_in_memory), &[("XDG_RUNTIME_DIR", "fanfare")], "run")
+}
+
+/// `/run` is on a disk in many containers, where each start would wait for it. Only for root: what an ordinary user
+/// has in `/dev/shm` is removed when the last session ends (`RemoveIPC` of systemd).
+fn roots_run_dir(is_in_memory: impl Fn(&str) -> bool) -> &'static str {
+    match ["/run", "/dev/shm"].into_iter().find(|dir| is_in_memory(dir)) {
+        Some("/dev/shm") => "/dev/shm/fanfare",
+        _ => "/run/fanfare",
+    }
+}
+
+fn is_in_memory(dir: &str) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == TMPFS)
 }
 
 /// The directory given, or else the one chosen; absolute, since processes that work elsewhere are told of it.
@@ -42,4 +56,21 @@ fn choose(root: &str, variables: &[(&str, &str)], kind: &str) -> PathBuf {
         Some(PathBuf::from(base).join(below))
     });
     named.unwrap_or_else(|| PathBuf::from(format!("/tmp/fanfare-{}/{kind}", geteuid().as_raw())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_run_directory_is_in_memory_where_there_is_one() {
+        for (in_memory, want) in [
+            (&["/run", "/dev/shm"][..], "/run/fanfare"),
+            (&["/dev/shm"], "/dev/shm/fanfare"),
+            (&["/run"], "/run/fanfare"),
+            (&[], "/run/fanfare"),
+        ] {
+            assert_eq!(roots_run_dir(|dir| in_memory.contains(&dir)), want);
+        }
+    }
 }

@@ -164,7 +164,8 @@ pub(crate) struct DataDirArgs {
 pub(crate) struct DirArgs {
     #[command(flatten)]
     data: DataDirArgs,
-    /// Sockets and journals [default: /run/fanfare as root, else $XDG_RUNTIME_DIR/fanfare].
+    /// Sockets and journals [default: as root /run/fanfare, or /dev/shm/fanfare where /run is on a disk; else
+    /// $XDG_RUNTIME_DIR/fanfare].
     #[arg(long, env = "FANFARE_RUN_DIR", value_name = "DIRECTORY")]
     run_dir: Option<PathBuf>,
 }
