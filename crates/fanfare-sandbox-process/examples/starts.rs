@@ -1,11 +1,11 @@
 //! What a start costs, of each kind, one at a time and many at once, beside a bare clone where one is given.
 //!
 //! ```text
-//! cargo run --release -p fanfare-sandbox-process --example starts -- [ROUNDS] [--surge N] [--only KIND] [--dir DIR] [--bare fanfare-bench]
+//! cargo run --release -p fanfare-sandbox-process --example starts -- [ROUNDS] [--surge N] [--only KIND] [--dir DIR] [--pool N] [--bare fanfare-bench]
 //! ```
 //!
 //! Each round starts one sandbox of each kind in turn and times it from its order until it is ready and until it has
-//! answered a request; its end is not timed. `--bare` names the benches' program, which makes sandboxes by hand. Needs
+//! answered a request; its end is not timed. `--pool` is how many network namespaces are kept ready. `--bare` names the benches' program, which makes sandboxes by hand. Needs
 //! root. The run directory is below `--dir` (`/dev/shm`): on a disk the kernel takes several times as long for its files.
 
 #![allow(
@@ -48,7 +48,8 @@ fn main() {
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let only = option("--only").unwrap_or_default();
     let base = option("--dir").unwrap_or_else(|| "/dev/shm".to_owned());
-    tokio.block_on(run(rounds, surge, option("--bare").map(PathBuf::from), &only, &base));
+    let pool = option("--pool").map(|n| n.parse().unwrap());
+    tokio.block_on(run(rounds, surge, option("--bare").map(PathBuf::from), &only, &base, pool));
 }
 
 /// Answers on the inherited listener, or on `$PORT`.
@@ -102,7 +103,7 @@ fn revision(function: u32, contract: Contract) -> Arc<RevisionSpec> {
     })
 }
 
-async fn run(rounds: usize, surge: u64, bare: Option<PathBuf>, only: &str, base: &str) {
+async fn run(rounds: usize, surge: u64, bare: Option<PathBuf>, only: &str, base: &str, pool: Option<usize>) {
     let dir = tempfile::Builder::new().prefix("ffx").tempdir_in(base).unwrap();
     let code = dir.path().join("code");
     std::fs::create_dir(&code).unwrap();
@@ -111,7 +112,8 @@ async fn run(rounds: usize, surge: u64, bare: Option<PathBuf>, only: &str, base:
     std::fs::write(code.join("f.py"), HANDLER).unwrap();
     let outlets =
         Outlets { exits: Arc::new(|_| {}), logs: Arc::new(|_| {}), code: Arc::new(Code(code.clone())) };
-    let options = ProcessOptions::new(dir.path().join("r"), dir.path().join("d"));
+    let mut options = ProcessOptions::new(dir.path().join("r"), dir.path().join("d"));
+    options.netns_pool = pool.unwrap_or(options.netns_pool);
     let runtime = ProcessRuntime::start(options, outlets).await.unwrap();
     let http = |function, inherits_listener| {
         revision(function, Contract::Http { command: vec!["program".to_owned()], inherits_listener })
