@@ -66,6 +66,7 @@ impl Engine {
                     phase: Phase::Starting,
                     quarantined: false,
                     condemned: false,
+                    written_off: false,
                     for_demand: ordered < cause.demand,
                     called_back: false,
                     concurrency: spec.sizing.concurrency,

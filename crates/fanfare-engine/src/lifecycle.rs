@@ -220,7 +220,8 @@ impl Engine {
     pub(crate) fn stop_if_returned(&mut self, now: Timestamp, id: SandboxId, out: &mut Vec<Command>) {
         let returned = |s: &&Sandbox| s.phase == Phase::Retiring && s.leased() == 0 && !s.quarantined;
         if let Some(sandbox) = self.sandboxes.get(&id).filter(returned) {
-            let mode = if sandbox.condemned { StopMode::Kill } else { StopMode::Graceful };
+            let idle = !sandbox.condemned && !sandbox.written_off;
+            let mode = if idle { StopMode::Graceful } else { StopMode::Kill };
             self.stop(now, id, mode, out);
         }
     }

@@ -65,6 +65,7 @@ impl Engine {
             phase: Phase::Ready,
             quarantined: true,
             condemned: false,
+            written_off: false,
             for_demand: false,
             called_back: false,
             concurrency,
@@ -112,6 +113,7 @@ impl Engine {
             sandbox.quarantined = false;
             let (had, left) = (sandbox.concurrency, sandbox.leased());
             sandbox.concurrency = left;
+            sandbox.written_off = left < had;
             let current = self.functions.get(&sandbox.revision.function).map(|f| f.revision);
             if left == 0 {
                 self.condemned(now, id, out);

@@ -29,6 +29,8 @@ pub(crate) struct Sandbox {
     pub(crate) quarantined: bool,
     /// User code may run on in it without a request. Whoever holds or held slots of it is told of its end.
     pub(crate) condemned: bool,
+    /// Not every slot of it was claimed in time after a change of leader: user code may run in the others.
+    pub(crate) written_off: bool,
     /// Ordered because requests waited, not by the autoscaler.
     pub(crate) for_demand: bool,
     /// Its node was asked not to begin with it.

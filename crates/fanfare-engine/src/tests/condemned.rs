@@ -202,6 +202,31 @@ fn a_new_leader_lets_the_neighbours_finish() {
 }
 
 #[test]
+fn a_sandbox_that_a_silent_data_plane_may_use_is_killed_and_not_asked_to_end() {
+    for update in [false, true] {
+        let mut world = World::small(10, 3, at_most(1));
+        world.add_plane(E);
+        world.arrive(D, F, 1);
+        world.arrive(E, F, 2);
+        world.start_all();
+        let shared = first(&world);
+        assert_eq!(world.planes[&E].held[&shared].in_flight, 2);
+        world.restart_engine(&[(F, 1, spec("f", 3, at_most(1)))]);
+        world.connect_node(N);
+        world.connect_plane(D);
+        if update {
+            world.set_function(F, 2, spec("f", 3, at_most(1)));
+        }
+        world.pass(secs(5));
+        assert!(lives(&world, shared));
+        // The world refuses a stop with requests in it that is no kill.
+        world.finish(D, 1);
+        world.start_all();
+        assert!(!lives(&world, shared));
+    }
+}
+
+#[test]
 fn a_new_stream_of_who_condemned_it_changes_nothing() {
     let mut world = World::small(10, 3, at_most(1));
     world.arrive(D, F, 3);
