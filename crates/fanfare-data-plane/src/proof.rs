@@ -12,6 +12,7 @@ use fanfare_http1::{InFlight, SendError};
 use fanfare_types::limits::ABANDONED_BYTES_MAX;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::body::{Recycle, Upstream};
@@ -56,6 +57,23 @@ impl Drop for Sent {
 /// Reads the rest of an answer whose client has left, if that is of use.
 pub(crate) fn pursue_rest(lease: &Rc<Lease>, rest: Upstream) {
     pursue(lease, std::future::ready(Some(rest)));
+}
+
+/// Hangs up on a sandbox whose connection has changed its protocol, and waits for it to do the same, if that is of use.
+pub(crate) async fn pursue_upgraded(lease: &Rc<Lease>, mut sandbox: Stream) -> bool {
+    if !lease.begin_proof() {
+        return false;
+    }
+    let closes = async {
+        sandbox.shutdown().await?;
+        let mut rest = sandbox.take(ABANDONED_BYTES_MAX as u64 + 1);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+    };
+    match timeout(lease.core().shared.options.abandoned_wait, closes).await {
+        Ok(Ok(read_bytes)) if read_bytes <= ABANDONED_BYTES_MAX as u64 => lease.complete(None),
+        _ => lease.unproven(),
+    }
+    true
 }
 
 fn pursue(lease: &Rc<Lease>, answer: impl Future<Output = Option<Upstream>> + 'static) {

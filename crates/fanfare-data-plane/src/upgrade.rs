@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::body::{Held, Upstream};
 use crate::clock;
 use crate::lease::Lease;
+use crate::proof;
 
 /// A client's wish to speak another protocol after the answer.
 pub(crate) struct Upgrade {
@@ -68,14 +69,17 @@ impl Upgrade {
                     () = lease.slot.upstream.clone().silent() => Err(std::io::ErrorKind::ConnectionAborted.into()),
                 }
             };
-            match timeout_at(clock::instant(deadline), both).await {
+            let outcome = match timeout_at(clock::instant(deadline), both).await {
                 // The sandbox has finished, too, and so has its connection.
-                Ok(Ok(_)) => lease.complete(None),
+                Ok(Ok(_)) => return lease.complete(None),
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "an upgraded connection broke");
-                    lease.fail(Outcome::Abandoned);
+                    Outcome::Abandoned
                 }
-                Err(_) => lease.fail(Outcome::TimedOut),
+                Err(_) => Outcome::TimedOut,
+            };
+            if !proof::pursue_upgraded(&lease, sandbox).await {
+                lease.fail(outcome);
             }
         }));
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use fanfare_types::{Condemned, FunctionRoute};
 use http_body_util::Full;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::client::{Connection, complete, get, get_later, request};
 use crate::rig::{Control, PATIENCE, Rig, hello, within};
-use crate::sandbox::{HeldSandbox, RawSandbox};
+use crate::sandbox::{HeldSandbox, RawConnection, RawSandbox};
 
 /// A function with two slots in each sandbox, and a data plane that waits so long for the end of what is left behind.
 async fn shared(wait: Duration, request_timeout: Duration) -> (Rig, Control) {
@@ -126,7 +128,7 @@ async fn an_endless_answer_is_not_read_without_end() {
 
 #[tokio::test]
 async fn a_sandbox_that_ends_meanwhile_is_no_longer_waited_for() {
-    let (rig, control) = shared(PATIENCE, PATIENCE).await;
+    let (rig, mut control) = shared(PATIENCE, PATIENCE).await;
     let sandbox = RawSandbox::new(rig.dir(), 1);
     control.grant(1, &sandbox.endpoint, 2, None);
     let mut client: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
@@ -136,6 +138,7 @@ async fn a_sandbox_that_ends_meanwhile_is_no_longer_waited_for() {
     call.abort();
     nobody_waits(&rig).await;
     control.gone(1, fanfare_types::ExitCause::Signal(9), "");
+    control.settle().await;
     drop(connection);
     slot_is_free(&rig).await;
     assert_eq!(rig.data_plane.stats().functions[0].sandboxes, 0);
@@ -172,4 +175,43 @@ async fn a_sandbox_of_its_own_is_condemned_at_once() {
     let good = crate::sandbox::Sandbox::named(rig.dir(), 2);
     control.grant(2, &good.endpoint, 1, None);
     assert_eq!(get(rig.address(), "/function/hello").await.text(), "2");
+}
+
+/// An upgraded connection whose client has gone without a word; the sandbox's end of it.
+async fn broken_upgrade(rig: &Rig, sandbox: &RawSandbox) -> RawConnection {
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    let asked = "GET /function/hello HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    client.write_all(asked.as_bytes()).await.unwrap();
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    connection
+        .write("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n")
+        .await;
+    client.write_all(b"ping.").await.unwrap();
+    assert_eq!(connection.read_to(".").await, "ping.");
+    client.set_zero_linger().unwrap();
+    drop(client);
+    connection
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_that_breaks_spares_a_sandbox_that_hangs_up() {
+    let (rig, control) = shared(PATIENCE, PATIENCE).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 2, None);
+    let mut connection = broken_upgrade(&rig, &sandbox).await;
+    connection.closed().await;
+    assert_eq!(rig.data_plane.stats().functions[0].in_flight, 1, "it has not hung up yet");
+    drop(connection);
+    slot_is_free(&rig).await;
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_that_breaks_condemns_a_sandbox_that_does_not_hang_up() {
+    let (rig, mut control) = shared(Duration::from_millis(50), PATIENCE).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 2, None);
+    let mut connection = broken_upgrade(&rig, &sandbox).await;
+    assert_eq!(control.condemned().await, (1, Condemned::Abandoned));
+    connection.closed().await;
 }
