@@ -214,6 +214,10 @@ impl HttpBody for Body {
         match self {
             Body::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Body::Trailers(_) => SizeHint::default(),
+            // With a length there is no place for trailers.
+            Body::Streaming(streaming) if streaming.ahead.iter().any(Frame::is_trailers) => {
+                SizeHint::default()
+            }
             Body::Streaming(streaming) => {
                 let ahead: usize = streaming.ahead.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
                 let rest = streaming.upstream.as_ref().map(Upstream::size_hint).unwrap_or_default();

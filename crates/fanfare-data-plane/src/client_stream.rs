@@ -15,11 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::{StatusCode, Version};
+use bytes::{Buf, Bytes};
+use fanfare_http1::OnInformational;
+use http::{HeaderMap, StatusCode, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::interim::Interim;
 use crate::problem;
 use crate::shared::Shared;
 
@@ -44,13 +47,15 @@ pub(crate) struct ClientState {
     /// The end of the connection is the end of the answer.
     unframed: AtomicBool,
     reset: AtomicBool,
+    pub(crate) interim: Interim,
 }
 
 impl ClientState {
-    /// A request has come.
-    pub(crate) fn begin(&self, version: Version) {
+    /// A request has come, whose client `expects` leave to send its body or does not.
+    pub(crate) fn begin(&self, version: Version, expects: bool) {
         self.asked.store(true, Ordering::Relaxed);
         self.waiting.store(version == Version::HTTP_11, Ordering::Relaxed);
+        self.interim.begin(version == Version::HTTP_11 && expects);
     }
 
     /// Whether the client has said all it has to say: a body that is not complete will not be.
@@ -69,6 +74,12 @@ impl ClientState {
     }
 }
 
+impl OnInformational for ClientState {
+    fn informational(&self, status: StatusCode, fields: &HeaderMap) {
+        self.interim.take(status, fields, self.waiting.load(Ordering::Relaxed));
+    }
+}
+
 pub(crate) struct ClientStream {
     stream: TcpStream,
     state: Arc<ClientState>,
@@ -78,6 +89,8 @@ pub(crate) struct ClientStream {
     /// Since the client has said all it has to say: when to look whether it has left.
     recheck: Option<(Pin<Box<Sleep>>, Duration)>,
     refusal: Option<Refusal>,
+    /// Informational responses that are being written.
+    interim: Bytes,
 }
 
 /// An answer in place of the server's own.
@@ -89,13 +102,21 @@ struct Refusal {
 
 impl ClientStream {
     pub(crate) fn new(stream: TcpStream, state: Arc<ClientState>, shared: Arc<Shared>) -> Self {
-        ClientStream { stream, state, shared, dirty: false, recheck: None, refusal: None }
+        ClientStream {
+            stream,
+            state,
+            shared,
+            dirty: false,
+            recheck: None,
+            refusal: None,
+            interim: Bytes::new(),
+        }
     }
 
     /// The client says nothing more. Whether it listens is found out if that is possible.
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Nothing may be said in the middle of an answer.
-        let askable = self.state.waiting.load(Ordering::Relaxed) && !self.dirty;
+        let askable = self.state.waiting.load(Ordering::Relaxed) && !self.dirty && self.interim.is_empty();
         if !askable || !matches!(self.stream.try_write(CONTINUE), Ok(written) if written == CONTINUE.len()) {
             return Poll::Ready(Ok(()));
         }
@@ -118,10 +139,33 @@ impl ClientStream {
         Poll::Pending
     }
 
+    /// Writes informational responses, where that is between two answers of the server.
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.interim.is_empty() {
+            match self.state.interim.written() {
+                Some(bytes) if !self.dirty && self.state.waiting.load(Ordering::Relaxed) => {
+                    self.interim = bytes.into();
+                }
+                // Too late for them.
+                _ => return Poll::Ready(Ok(())),
+            }
+        }
+        while !self.interim.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.interim))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.interim.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Takes note of what the server is about to write; `false` when something else is written instead.
     fn write_begins(&mut self, bytes: &[u8]) -> bool {
         self.dirty = true;
-        self.state.waiting.store(false, Ordering::Relaxed);
+        if bytes != CONTINUE {
+            self.state.waiting.store(false, Ordering::Relaxed);
+        }
         if self.refusal.is_none() && !self.state.asked.load(Ordering::Relaxed) {
             self.refusal = refused(bytes).map(|status| {
                 let bytes = problem::of_server(&self.shared, status);
@@ -185,6 +229,7 @@ impl AsyncRead for ClientStream {
 impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        ready!(this.poll_interim(cx))?;
         if this.write_begins(buf) {
             return Pin::new(&mut this.stream).poll_write(cx, buf);
         }
@@ -200,6 +245,7 @@ impl AsyncWrite for ClientStream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        ready!(this.poll_interim(cx))?;
         if this.write_begins(bufs.first().map_or(&[], |first| &**first)) {
             return Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
         }
@@ -217,7 +263,7 @@ impl AsyncWrite for ClientStream {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.stream).poll_flush(cx))?;
         this.dirty = false;
-        Poll::Ready(Ok(()))
+        this.poll_interim(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -10,12 +10,16 @@ use http::header::{
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
+use fanfare_http1::OnInformational;
+
 use crate::client_stream::ClientState;
 use crate::request_id::REQUEST_ID;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// Fields that only the platform may set on the way to a sandbox.
 const PLATFORM_PREFIX: &str = "x-fanfare-";
 /// Names that a `Connection` field may list; more than any peer of good will uses.
@@ -73,7 +77,19 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// Takes out what a client may not say to a sandbox.
 pub(crate) fn strip_platform(headers: &mut HeaderMap) {
     strip(headers, is_platforms);
-    headers.remove(EXPECT);
+}
+
+/// Whether the client sends its body only when told to.
+pub(crate) fn expects_leave(headers: &HeaderMap) -> bool {
+    headers.get(EXPECT).is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Whether the client takes trailers.
+pub(crate) fn accepts_trailers(headers: &HeaderMap) -> bool {
+    headers.get_all(TE).iter().any(|value| {
+        let mut codings = value.as_bytes().split(|byte| *byte == b',');
+        codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    })
 }
 
 /// Takes out of a request's trailers what decides about framing, routing or rights, and so comes too late (RFC 9110,
@@ -131,6 +147,7 @@ fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
 /// A client's connection, with what the proxy fields say about it, made once.
 pub(crate) struct Client {
     pub(crate) state: Arc<ClientState>,
+    pub(crate) informational: Arc<dyn OnInformational>,
     for_field: HeaderValue,
     forwarded_for: String,
     /// `Forwarded` of the last request, with the host it is for: clients rarely change it.
@@ -144,15 +161,18 @@ impl Client {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("\"[{ip}]\""),
         };
+        let state = Arc::<ClientState>::default();
         Client {
-            state: Arc::default(),
+            informational: state.clone(),
+            state,
             for_field: HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
             forwarded_for: format!("for={node};proto=http"),
             last: RefCell::new(None),
         }
     }
 
-    /// Appends this hop to `X-Forwarded-For` and `Forwarded` (RFC 7239).
+    /// Appends this hop to `X-Forwarded-For` and `Forwarded` (RFC 7239). `X-Forwarded-Proto` and `-Host` have no place
+    /// for more than one hop: what a proxy in front has said stays.
     pub(crate) fn append(&self, headers: &mut HeaderMap) {
         let seen = match headers.get(X_FORWARDED_FOR) {
             None => self.for_field.clone(),
@@ -162,6 +182,14 @@ impl Client {
         let own = self.forwarded(headers.get(HOST));
         let all = if headers.contains_key(FORWARDED) { appended(headers, &FORWARDED, &own) } else { own };
         headers.insert(FORWARDED, all);
+        if !headers.contains_key(X_FORWARDED_PROTO) {
+            headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+        }
+        if !headers.contains_key(X_FORWARDED_HOST)
+            && let Some(host) = headers.get(HOST).cloned()
+        {
+            headers.insert(X_FORWARDED_HOST, host);
+        }
     }
 
     fn forwarded(&self, host: Option<&HeaderValue>) -> HeaderValue {
@@ -246,7 +274,6 @@ mod tests {
             ("x_fanfare_forwarded", "guess"),
             ("x-fanfares", "not ours"),
             ("x-fanfare", "not ours"),
-            ("expect", "100-continue"),
         ]);
         strip_platform(&mut headers);
         assert_eq!(headers, map(&[("x-fanfares", "not ours"), ("x-fanfare", "not ours")]));

@@ -17,7 +17,7 @@ use crate::body::{self, Body, Held, Recycle};
 use crate::clock;
 use crate::core::Core;
 use crate::failures;
-use crate::headers;
+use crate::headers::{self, Client};
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::problem::Problem;
@@ -37,11 +37,14 @@ const CONNECT_TIME_FAIR: Duration = Duration::from_millis(100);
 /// A request as the sandbox gets it.
 pub(crate) struct Call<'a> {
     pub(crate) core: &'a Rc<Core>,
+    pub(crate) client: &'a Client,
     pub(crate) method: &'a Method,
     pub(crate) target: &'a str,
     pub(crate) headers: &'a mut HeaderMap,
     pub(crate) accepted: Timestamp,
     pub(crate) upgrade: Option<Upgrade>,
+    /// The client takes trailers.
+    pub(crate) trailers: bool,
 }
 
 /// What came of an attempt.
@@ -127,14 +130,20 @@ impl Call<'_> {
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         self.headers.insert(DEADLINE, HeaderValue::from(left_ms));
         let upgrade = self.upgrade.as_ref().map(|upgrade| &upgrade.protocol);
-        let head = RequestHead { method: self.method, target: self.target, headers: self.headers, upgrade };
+        let client = &self.client.state;
+        let head = RequestHead {
+            upgrade,
+            trailers: self.trailers,
+            informational: Some(&self.client.informational),
+            ..RequestHead::new(self.method, self.target, self.headers)
+        };
         let recycle: Recycle = {
             let lease = lease.clone();
             Box::new(move |connection| lease.complete(Some(connection)))
         };
         lease.sending();
         let sent = Sent::new(connection.start(head, body, recycle), lease.clone());
-        let mut exchange = pin!(timeout(left, sent));
+        let mut exchange = pin!(timeout(left, client.interim.until_answered(sent)));
         let answer = tokio::select! {
             biased;
             answer = exchange.as_mut() => answer,

@@ -29,6 +29,7 @@ mod function;
 #[doc(hidden)]
 pub mod fuzz;
 mod headers;
+mod interim;
 mod invoke;
 mod lease;
 mod listener;

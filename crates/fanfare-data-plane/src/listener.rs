@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::activity::Activity;
 use crate::client_stream::ClientStream;
 use crate::core::Core;
-use crate::headers::Client;
+use crate::headers::{self, Client};
 use crate::request::serve;
 use crate::shared::Counted;
 
@@ -32,8 +32,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Streams of one HTTP/2 connection at once.
 const H2_STREAMS_MAX: u32 = 1_024;
-/// Bytes of an HTTP/2 header list; larger ones are refused with 431 by the protocol.
-const H2_HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
+/// Bytes of an HTTP/2 header list, which counts 32 more for each field; larger ones are refused with 431 by the
+/// protocol.
+const H2_HEADER_LIST_BYTES_MAX: u32 = 96 * 1024;
 
 /// One listener per core on the same address, among which the kernel distributes connections.
 ///
@@ -124,7 +125,7 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     let stream = ClientStream::new(stream, state.clone(), shared.clone());
     let begun = state.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        begun.begin(request.version());
+        begun.begin(request.version(), headers::expects_leave(request.headers()));
         serve(core.clone(), client.clone(), asked.begin(), request)
     });
     let idle_max = shared.options.header_read_timeout;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -57,6 +57,8 @@ impl Payload {
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        // Reading it would be the leave that only the function gives.
+        ready!(self.client.interim.poll_leave(cx));
         match Pin::new(&mut self.rest).poll_frame(cx) {
             Poll::Ready(frame) => {
                 Poll::Ready(frame.map(|frame| frame.map(checked).map_err(BrokenOff::Failed)))

@@ -17,7 +17,7 @@ use tokio::time::{timeout, timeout_at};
 use crate::body::{Body, Held, Recycle};
 use crate::clock;
 use crate::core::Core;
-use crate::headers;
+use crate::headers::{self, Client};
 use crate::payload::Payload;
 use crate::problem::Problem;
 use crate::stream::{Socket, Stream};
@@ -95,6 +95,7 @@ pub(crate) enum Forwarded {
 pub(crate) async fn forward(
     core: &Rc<Core>,
     address: &Arc<str>,
+    client: &Client,
     parts: &request::Parts,
     mut body: RequestBody<Payload>,
     deadline: Timestamp,
@@ -106,7 +107,8 @@ pub(crate) async fn forward(
     token.set_sensitive(true);
     fields.insert(FORWARDED, token);
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-    let head = RequestHead { method: &parts.method, target, headers: &fields, upgrade: None };
+    let informational = Some(&client.informational);
+    let head = RequestHead { informational, ..RequestHead::new(&parts.method, target, &fields) };
     let deadline = deadline + DEADLINE_GRACE;
     loop {
         let pooled = core.peers.take(address);
@@ -123,7 +125,8 @@ pub(crate) async fn forward(
         };
         let (pool, to) = (core.peers.clone(), address.clone());
         let recycle: Recycle = Box::new(move |connection| pool.put(&to, connection));
-        match timeout_at(clock::instant(deadline), connection.send(head, body, recycle)).await {
+        let exchange = client.state.interim.until_answered(connection.send(head, body, recycle));
+        match timeout_at(clock::instant(deadline), exchange).await {
             Err(_) => {
                 let detail = "the data plane that owns the function did not answer in time";
                 return Forwarded::Failed(Problem::new(Reason::RequestTimeout, detail));

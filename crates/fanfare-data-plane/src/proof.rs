@@ -45,7 +45,8 @@ impl Future for Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        if let Some(exchange) = self.exchange.take() {
+        if let Some(mut exchange) = self.exchange.take() {
+            exchange.ignore_informational();
             pursue(&self.lease, async move {
                 let response = exchange.await.ok()?;
                 (response.status() != StatusCode::SWITCHING_PROTOCOLS).then(|| response.into_body())

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use fanfare_dispatch::Outcome;
 use fanfare_http1::RequestBody;
 use fanfare_types::{Reason, Timestamp};
-use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -31,8 +31,10 @@ use crate::upgrade::Upgrade;
 use crate::wait::{Waiting, wait};
 
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
-/// Bytes of a request's fields; room is left for those that the platform adds.
-const FIELDS_BYTES_MAX: usize = 64 * 1024 - 2 * 1024;
+/// Bytes of a request's fields.
+const FIELDS_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of those that another data plane has added.
+const FIELDS_ADDED_BYTES_MAX: usize = 2 * 1024;
 /// Sandboxes that a request is offered to, where each one provably got nothing of it.
 const ATTEMPTS_MAX: u32 = 5;
 /// The platform's own paths.
@@ -113,7 +115,10 @@ async fn answer(
         let detail = format!("{} requests are held; no more may be", shared.options.requests_max);
         return Err(Problem::new(Reason::DataPlaneFull, detail).into());
     };
-    if headers::size(&parts.headers) > FIELDS_BYTES_MAX {
+    // Whoever sent it on: without the right token it is not believed, but never sent on again either.
+    let travelled = parts.headers.contains_key(peers::FORWARDED);
+    let added = if travelled { FIELDS_ADDED_BYTES_MAX } else { 0 };
+    if headers::size(&parts.headers) > FIELDS_BYTES_MAX + added {
         let detail = format!("the header fields take more than {FIELDS_BYTES_MAX} bytes");
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(Problem::new(Reason::TooLarge, detail).with_status(status).into());
@@ -121,11 +126,15 @@ async fn answer(
     check_form(&parts)?;
     let (function, target) = find::find(shared, &parts).await?;
     let forwarded = peers::is_forwarded(core, &parts);
-    // Whoever sent it on: without the right token it is not believed, but never sent on again either.
-    let travelled = parts.headers.contains_key(peers::FORWARDED);
     let upgrade = Upgrade::take(parts.version, &parts.headers, &mut parts.extensions);
+    let trailers = headers::accepts_trailers(&parts.headers);
     headers::strip_hop_by_hop(&mut parts.headers);
     headers::strip_platform(&mut parts.headers);
+    if !client.state.interim.is_held() || body.is_end_stream() {
+        // Nobody waits for leave, be it that the client's protocol has no way to give it.
+        parts.headers.remove(EXPECT);
+        client.state.interim.give_leave();
+    }
     if parts.version == Version::HTTP_2 {
         headers::join_cookies(&mut parts.headers);
     }
@@ -141,7 +150,7 @@ async fn answer(
         && let Some(address) = function.owner().and_then(|owner| shared.peer(owner))
     {
         let deadline = accepted + function.request_timeout();
-        match peers::forward(core, &address, &parts, body.whole(), deadline, held).await {
+        match peers::forward(core, &address, client, &parts, body.whole(), deadline, held).await {
             Forwarded::Answered(response) => return Ok(response),
             Forwarded::Failed(problem) => {
                 return Err(Failure::from(problem).of(function));
@@ -149,8 +158,8 @@ async fn answer(
             Forwarded::ServeHere(whole, still) => (body, held) = (Unsent::Again(whole), still),
         }
     }
-    let work = Work { parts, target, upgrade, accepted };
-    invoke(core, &function, work, body, held).await.map_err(|failure| failure.of(function))
+    let work = Work { parts, target, upgrade, trailers, accepted };
+    invoke(core, client, &function, work, body, held).await.map_err(|failure| failure.of(function))
 }
 
 /// Refuses what cannot be passed on, or could be read in two ways, before it takes a place in a queue.
@@ -177,6 +186,8 @@ struct Work {
     /// What the function sees instead of the client's target.
     target: Option<String>,
     upgrade: Option<Upgrade>,
+    /// The client takes trailers.
+    trailers: bool,
     accepted: Timestamp,
 }
 
@@ -207,6 +218,7 @@ impl Unsent {
 /// Gets a slot and sends the request; again with another sandbox as long as it provably reached none.
 async fn invoke(
     core: &Rc<Core>,
+    client: &Client,
     function: &Arc<Function>,
     mut work: Work,
     mut body: Unsent,
@@ -220,7 +232,8 @@ async fn invoke(
     let accepted = work.accepted;
     let (place, mut taken) = function.arrive(shared, accepted, affinity(target), core.lane());
     let (method, headers) = (&work.parts.method, &mut work.parts.headers);
-    let mut call = Call { core, method, target, headers, accepted, upgrade: work.upgrade };
+    let (upgrade, trailers) = (work.upgrade, work.trailers);
+    let mut call = Call { core, client, method, target, headers, accepted, upgrade, trailers };
     let mut last = None;
     for _ in 0..ATTEMPTS_MAX {
         let slot = match taken {

@@ -60,7 +60,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
     /// resolves: when the response has no body.
     ///
     /// A 101 answer to [`RequestHead::upgrade`] has the stream in [`ResponseBody::into_upgraded`]. Other 1xx
-    /// responses are skipped. Header fields come as the peer sent them, those of the connection included.
+    /// responses go to [`RequestHead::informational`]. Header fields come as the peer sent them, those of the connection included.
     ///
     /// # Errors
     /// [`SendError`] with what failed, how far the request had got, and its body where it can be had again.
@@ -85,7 +85,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
         R: FnOnce(Connection<IO>) + Unpin,
     {
         let Connection { io, read, mut scratch, served } = self;
-        let search = HeadSearch::new(head.method, head.upgrade.is_some());
+        let search = HeadSearch::new(&head);
         let checked = served == 0;
         let state = match head.encode(&body, &mut scratch) {
             Ok(framing) => {
@@ -107,6 +107,13 @@ pub struct InFlight<IO, B, R> {
     state: State<IO, B, R>,
     search: HeadSearch,
     checked: bool,
+}
+
+impl<IO, B, R> InFlight<IO, B, R> {
+    /// Whoever wanted to know of informational responses does so no more.
+    pub fn ignore_informational(&mut self) {
+        self.search.on_informational = None;
+    }
 }
 
 enum State<IO, B, R> {

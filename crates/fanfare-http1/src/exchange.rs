@@ -1,15 +1,17 @@
 //! One request and its response on a connection.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::connection::Connection;
 use crate::error::{Error, ErrorKind, Progress};
 use crate::read::ReadBuffer;
+use crate::request::{OnInformational, RequestHead};
 use crate::response::{self, Head};
 use crate::scan::Scan;
 use crate::write::Writer;
@@ -30,13 +32,20 @@ pub(crate) struct Exchange<IO, B> {
 pub(crate) struct HeadSearch {
     method: Method,
     upgrade: bool,
+    pub(crate) on_informational: Option<Arc<dyn OnInformational>>,
     scan: Scan,
     informational: usize,
 }
 
 impl HeadSearch {
-    pub(crate) fn new(method: &Method, upgrade: bool) -> Self {
-        HeadSearch { method: method.clone(), upgrade, scan: Scan::default(), informational: 0 }
+    pub(crate) fn new(head: &RequestHead<'_>) -> Self {
+        HeadSearch {
+            method: head.method.clone(),
+            upgrade: head.upgrade.is_some(),
+            on_informational: head.informational.cloned(),
+            scan: Scan::default(),
+            informational: 0,
+        }
     }
 }
 
@@ -108,9 +117,11 @@ where
             if let Some(end) = search.scan.end(window)? {
                 let block = self.read.bytes.split_to(end).freeze();
                 let head = response::parse(&block, &search.method)?;
-                if search.is_final(head.response.status())? {
+                if search.is_final(&head.response)? {
                     return Poll::Ready(Ok(head));
                 }
+                // What it says may let the request go on.
+                self.drive_request(cx)?;
                 continue;
             }
             if window.len() == HEAD_BYTES_MAX {
@@ -124,7 +135,8 @@ where
 }
 
 impl HeadSearch {
-    fn is_final(&mut self, status: StatusCode) -> Result<bool, Malformed> {
+    fn is_final(&mut self, response: &Response<()>) -> Result<bool, Malformed> {
+        let status = response.status();
         if status == StatusCode::SWITCHING_PROTOCOLS {
             return if self.upgrade { Ok(true) } else { Err(Malformed::Status) };
         }
@@ -134,6 +146,9 @@ impl HeadSearch {
         self.informational += 1;
         if self.informational > INFORMATIONAL_MAX {
             return Err(Malformed::TooManyInformational);
+        }
+        if let Some(listener) = &self.on_informational {
+            listener.informational(status, response.headers());
         }
         self.scan = Scan::default();
         Ok(false)

@@ -26,10 +26,10 @@ mod write;
 pub use body::ResponseBody;
 pub use connection::{Connection, InFlight};
 pub use error::{Error, ErrorKind, Malformed, SendError};
-pub use request::{RequestBody, RequestHead};
+pub use request::{OnInformational, RequestBody, RequestHead};
 
-/// Bytes of a response's head.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a response's head: 64 KiB of fields, and the status line.
+pub const HEAD_BYTES_MAX: usize = 66 * 1024;
 /// Header fields of a response, and of its trailers.
 pub const HEADERS_MAX: usize = 256;
 /// Bytes of a response's trailers.

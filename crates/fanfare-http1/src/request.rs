@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -24,6 +25,24 @@ pub struct RequestHead<'a> {
     pub headers: &'a HeaderMap,
     /// The protocol to switch to, if the peer agrees.
     pub upgrade: Option<&'a HeaderValue>,
+    /// Whether trailers of the response are wanted; some peers send them only then.
+    pub trailers: bool,
+    /// Is told of each informational response (1xx, but not 101) as it comes.
+    pub informational: Option<&'a Arc<dyn OnInformational>>,
+}
+
+/// Whoever wants to know of informational responses.
+pub trait OnInformational: fmt::Debug + Send + Sync {
+    /// One has come.
+    fn informational(&self, status: StatusCode, fields: &HeaderMap);
+}
+
+impl<'a> RequestHead<'a> {
+    /// A request that asks for nothing but its response.
+    #[must_use]
+    pub fn new(method: &'a Method, target: &'a str, headers: &'a HeaderMap) -> Self {
+        RequestHead { method, target, headers, upgrade: None, trailers: false, informational: None }
+    }
 }
 
 /// How the end of a request's body is told.
@@ -65,6 +84,8 @@ impl RequestHead<'_> {
         if let Some(protocol) = self.upgrade {
             out.put_slice(b"connection: upgrade\r\n");
             put_field(out, "upgrade", protocol.as_bytes());
+        } else if self.trailers {
+            out.put_slice(b"connection: te\r\nte: trailers\r\n");
         }
         match framing {
             // RFC 9110, section 8.6: methods that give a body a meaning say that there is none.
@@ -205,7 +226,7 @@ mod tests {
 
     fn encode(method: &Method, headers: &HeaderMap, body: &impl Body) -> String {
         let mut out = BytesMut::new();
-        let head = RequestHead { method, target: "/a?b", headers, upgrade: None };
+        let head = RequestHead::new(method, "/a?b", headers);
         head.encode(body, &mut out).unwrap();
         String::from_utf8(out.to_vec()).unwrap()
     }
@@ -247,6 +268,15 @@ mod tests {
     }
 
     #[test]
+    fn trailers_are_asked_for_as_a_matter_of_the_connection() {
+        let (method, headers) = (Method::GET, host());
+        let mut out = BytesMut::new();
+        let head = RequestHead { trailers: true, ..RequestHead::new(&method, "/", &headers) };
+        head.encode(&Empty::<Bytes>::new(), &mut out).unwrap();
+        assert_eq!(out, "GET / HTTP/1.1\r\nhost: h\r\nconnection: te\r\nte: trailers\r\n\r\n");
+    }
+
+    #[test]
     fn what_could_be_read_as_two_requests_is_refused() {
         let mut twice = host();
         twice.append(HOST, HeaderValue::from_static("b"));
@@ -261,7 +291,7 @@ mod tests {
             (Method::GET, "/", twice),
         ];
         for (method, target, headers) in cases {
-            let head = RequestHead { method: &method, target, headers: &headers, upgrade: None };
+            let head = RequestHead::new(&method, target, &headers);
             assert!(
                 head.encode(&Empty::<Bytes>::new(), &mut BytesMut::new()).is_err(),
                 "{method} {target:?}"

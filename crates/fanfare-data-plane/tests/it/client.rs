@@ -7,7 +7,8 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -61,6 +62,21 @@ where
     pub(crate) async fn call(&mut self, request: Request<B>) -> Answer {
         complete(self.start(request).await).await
     }
+}
+
+/// A connection of HTTP/2, begun with it.
+pub(crate) async fn http2<B>(address: SocketAddr) -> http2::SendRequest<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_header_list_size(128 * 1024);
+    let (send, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    send
 }
 
 pub(crate) async fn complete(response: Response<Incoming>) -> Answer {

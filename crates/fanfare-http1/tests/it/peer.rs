@@ -109,7 +109,7 @@ where
 {
     let mut back = None;
     let headers = host();
-    let head = RequestHead { method, target, headers: &headers, upgrade: None };
+    let head = RequestHead::new(method, target, &headers);
     let sent = connection.send(head, RequestBody::new(body), |connection| back = Some(connection));
     let (parts, body) = within(sent).await.map_err(|sent| sent.error).unwrap().into_parts();
     let bytes = within(body.collect()).await.unwrap().to_bytes();
@@ -159,7 +159,7 @@ async fn both_directions_stream_at_once() {
     let body = StreamBody::new(frames.map(|data| Ok::<_, Infallible>(Frame::data(data))).boxed());
     let mut back = None;
     let headers = host();
-    let head = RequestHead { method: &Method::POST, target: "/echo", headers: &headers, upgrade: None };
+    let head = RequestHead::new(&Method::POST, "/echo", &headers);
     let connection = peer.connect().await;
     let sent = connection.send(head, RequestBody::new(body), |connection| back = Some(connection));
     let mut response = within(sent).await.map_err(|sent| sent.error).unwrap();
@@ -214,7 +214,7 @@ async fn an_upgrade_hands_the_stream_back() {
     let headers = host();
     let protocol = HeaderValue::from_static("ping");
     let head =
-        RequestHead { method: &Method::GET, target: "/upgrade", headers: &headers, upgrade: Some(&protocol) };
+        RequestHead { upgrade: Some(&protocol), ..RequestHead::new(&Method::GET, "/upgrade", &headers) };
     let body = RequestBody::new(Empty::<Bytes>::new());
     let sent = peer.connect().await.send(head, body, |_| panic!("an upgraded connection came back"));
     let response = within(sent).await.map_err(|sent| sent.error).unwrap();
@@ -227,7 +227,7 @@ async fn an_upgrade_hands_the_stream_back() {
     assert_eq!(&echoed, b"hello");
 
     // A peer that does not want to: an ordinary response.
-    let head = RequestHead { method: &Method::GET, target: "/", headers: &headers, upgrade: Some(&protocol) };
+    let head = RequestHead { upgrade: Some(&protocol), ..RequestHead::new(&Method::GET, "/", &headers) };
     let body = RequestBody::new(Empty::<Bytes>::new());
     let response =
         within(peer.connect().await.send(head, body, |_| {})).await.map_err(|sent| sent.error).unwrap();
@@ -239,7 +239,7 @@ async fn an_upgrade_hands_the_stream_back() {
 async fn a_body_dropped_early_closes_the_connection() {
     let (io, mut peer) = UnixStream::pair().unwrap();
     let headers = host();
-    let head = RequestHead { method: &Method::GET, target: "/", headers: &headers, upgrade: None };
+    let head = RequestHead::new(&Method::GET, "/", &headers);
     let body = RequestBody::new(Empty::<Bytes>::new());
     peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome").await.unwrap();
     let sent = Connection::new(io).send(head, body, |_| panic!("kept"));

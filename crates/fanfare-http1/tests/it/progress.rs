@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use crate::script::{Script, exchange_with, host};
 
 fn head<'a>(method: &'a Method, headers: &'a HeaderMap) -> RequestHead<'a> {
-    RequestHead { method, target: "/", headers, upgrade: None }
+    RequestHead::new(method, "/", headers)
 }
 
 async fn read_head(peer: &mut DuplexStream) -> Vec<u8> {

@@ -129,7 +129,7 @@ where
 {
     let mut back = None;
     let headers = host();
-    let head = RequestHead { method: &method, target: "/", headers: &headers, upgrade: None };
+    let head = RequestHead::new(&method, "/", &headers);
     let sent = connection.send(head, RequestBody::new(body), |connection| back = Some(connection)).await;
     let (parts, mut body) = sent.map_err(|sent| sent.error)?.into_parts();
     let mut bytes = Vec::new();
