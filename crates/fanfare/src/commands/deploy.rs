@@ -126,13 +126,14 @@ pub(crate) async fn prove(
         }
         DeployOutcome::Unchanged => printer.stage(format_args!("{name} is unchanged")),
     }
-    // What failed to start before is tried again, so that the reason is seen again.
+    // What failed to start before is tried again, so that the reason is seen again; and so is what has no sandbox, of
+    // which a control plane that was restarted does not know whether it starts.
     let due = match result.outcome {
         _ if wait.no_wait => false,
         DeployOutcome::Created | DeployOutcome::Updated => true,
         DeployOutcome::Unchanged => {
             let status = client.function(name).await?;
-            status.state == FunctionState::Failed || status.sandboxes.old > 0
+            status.state != FunctionState::Ready || status.sandboxes.old > 0
         }
     };
     if due {

@@ -73,6 +73,7 @@ async fn emulated_nodes_are_there_when_up_says_so() {
     let deployed = fanfare(&api, &["deploy", "--runtime", "fake", "--name", "load", "--quiet"]).await;
     assert_eq!(deployed.stdout.trim(), format!("{functions}/function/load"), "{deployed:?}");
     let answer = fanfare(&api, &["invoke", "load", "--path", "/a", "-d", "body"]).await;
+    assert_eq!(answer.code, 0, "{answer:?}");
     let answer: Value = serde_json::from_str(&answer.stdout).unwrap();
     assert_eq!((&answer["path"], &answer["body_bytes"]), (&"/a".into(), &4.into()));
     for made in ["d/store", "d/emulated", "x/r/emulated"] {

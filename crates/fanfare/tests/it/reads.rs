@@ -217,6 +217,7 @@ async fn manual_pages_and_the_schema_of_settings() {
     for page in ["fanfare.1", "fanfare-deploy.1", "fanfare-context-add.1"] {
         let text = std::fs::read_to_string(pages.join(page)).unwrap();
         assert!(text.contains(".SH NAME"), "{page}: {text}");
+        assert!(page == "fanfare-context-add.1" || text.contains("Examples:"), "{page}: {text}");
     }
     assert!(std::fs::read_to_string(pages.join("fanfare-deploy.1")).unwrap().contains("concurrency"));
     let run = fanfare("", &["schema"]).await;
