@@ -48,10 +48,18 @@ struct Lost {
     data_planes: BTreeSet<DataPlaneId>,
 }
 
+/// What earlier terms left of functions.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) functions: Vec<(RevisionId, Arc<FunctionSpec>)>,
+    /// Those that are known not to start.
+    pub(crate) failed: Vec<(RevisionId, StartFailure)>,
+}
+
 /// Starts the loop on its own thread with the functions that are kept. The receiver resolves when it has ended.
 pub(crate) fn start(
     config: EngineConfig,
-    functions: Vec<(RevisionId, Arc<FunctionSpec>)>,
+    kept: Kept,
     clock: Clock,
     inputs: mpsc::Receiver<Input>,
     shutdown: CancellationToken,
@@ -61,8 +69,11 @@ pub(crate) fn start(
     let runtime = runtime.map_err(ControlPlaneError::Thread)?;
     let run = move || {
         let mut engine_loop = EngineLoop::new(config, clock);
-        for (id, spec) in functions {
+        for (id, spec) in kept.functions {
             engine_loop.step(Event::FunctionKept { id, spec });
+        }
+        for (id, failure) in kept.failed {
+            engine_loop.step(Event::FailureKept { id, failure });
         }
         runtime.block_on(engine_loop.run(inputs, shutdown));
         // Nobody waits when the control plane's handle is gone.

@@ -145,6 +145,7 @@ impl Engine {
             Event::Tick => {}
             Event::FunctionSet { id, spec } => self.function_set(now, id, spec, out),
             Event::FunctionKept { id, spec } => self.function_kept(now, id, spec, out),
+            Event::FailureKept { id, failure } => self.failure_kept(now, id, failure),
             Event::FunctionRemoved(function) => self.function_removed(now, function, out),
             Event::PrepareRequested(revision) => self.prepare_requested(now, revision, out),
             Event::NodeConnected { node, hello } => self.node_connected(now, node, hello, out),

@@ -26,6 +26,13 @@ pub enum Event {
         /// What it is.
         spec: Arc<FunctionSpec>,
     },
+    /// An earlier term found that this revision cannot start. For the reader: it is tried again when it is called.
+    FailureKept {
+        /// The revision.
+        id: RevisionId,
+        /// Why.
+        failure: StartFailure,
+    },
     /// A function is deleted, durably.
     FunctionRemoved(FunctionId),
     /// Somebody wants to know whether this revision can start.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_types::{FunctionId, FunctionSpec, RevisionId, StopMode, Timestamp, ToDataPlane};
+use fanfare_types::{FunctionId, FunctionSpec, RevisionId, StartFailure, StopMode, Timestamp, ToDataPlane};
 
 use crate::Command;
 use crate::capacity::OrderCause;
 use crate::engine::Engine;
-use crate::function::{Counts, Function};
+use crate::function::{Counts, Function, LastFailure};
 use crate::sandbox::Phase;
 
 impl Engine {
@@ -58,6 +58,14 @@ impl Engine {
         self.assign_owner(id.function, out);
         if minimum > 0 || self.always_wants_some(id.function) {
             self.begin_initial(now, id.function, minimum, out);
+        }
+    }
+
+    /// A revision of which an earlier leader knew that it cannot start.
+    pub(crate) fn failure_kept(&mut self, now: Timestamp, id: RevisionId, failure: StartFailure) {
+        let function = self.functions.get_mut(&id.function);
+        if let Some(function) = function.filter(|f| f.revision == id.number && f.last_failure.is_none()) {
+            function.last_failure = Some(Box::new(LastFailure { at: now, failure }));
         }
     }
 

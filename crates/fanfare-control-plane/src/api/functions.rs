@@ -170,7 +170,16 @@ pub(super) async fn prepare(State(app): State<Arc<App>>, name: Name) -> Result<J
     let (answer, answered) = oneshot::channel();
     let prepare = Input::Prepare { revision: function.id, answer };
     app.engine.send(prepare).await.map_err(|_| Failure::stopping())?;
-    match tokio::time::timeout(limit, answered).await {
+    let result = tokio::time::timeout(limit, answered).await;
+    if let Ok(Ok(proof)) = &result {
+        // Kept, so that a restart does not forget what cannot work. What is wrong with the store is told to those who
+        // change something.
+        let (name, failed) = (function.spec.name.clone(), proof.as_ref().err().cloned());
+        if let Err(error) = app.registry.change(Change::Proved(name, function.id, failed)).await {
+            tracing::debug!(%error, function = %function.spec.name, "what was proved of its start is not kept");
+        }
+    }
+    match result {
         Ok(Ok(Ok(node))) => Ok(Json(PrepareResult {
             name: function.spec.name.to_string(),
             revision: function.id.number,
@@ -237,7 +246,7 @@ async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Resp
         }
         Done::Updated(id) => deployed(id, DeployOutcome::Updated).into_response(),
         Done::Unchanged(id) => deployed(id, DeployOutcome::Unchanged).into_response(),
-        Done::Deleted | Done::Peer(_) => {
+        Done::Deleted | Done::Noted | Done::Peer(_) => {
             return Err(Failure::new(Reason::Internal, "a registration ended as something else"));
         }
     })

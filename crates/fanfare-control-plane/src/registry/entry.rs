@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fanfare_api::{decode_stored, encode_stored};
 use fanfare_store::{Entry, Op, Precondition};
-use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId};
+use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::failure::StoredFailure;
 use super::{Function, PeerKind};
 use crate::ControlPlaneError;
 
@@ -42,6 +43,9 @@ struct StoredFunction<'a> {
     /// What was registered before this revision, to go back to.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     previous: Option<&'a RawValue>,
+    /// Why this revision cannot start, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed: Option<StoredFailure>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,6 +58,7 @@ pub(super) fn put_function(
     id: RevisionId,
     spec: &FunctionSpec,
     previous: Option<&FunctionSpec>,
+    failed: Option<&StartFailure>,
 ) -> Result<Op, serde_json::Error> {
     let raw =
         |spec: &FunctionSpec| serde_json::from_slice(&encode_stored(spec)).map(|raw: Box<RawValue>| raw);
@@ -63,6 +68,7 @@ pub(super) fn put_function(
         revision: id.number,
         stored: &stored,
         previous: previous.as_deref(),
+        failed: failed.and_then(StoredFailure::of),
     };
     Ok(Op::Put(function_key(&spec.name), Bytes::from(serde_json::to_vec(&value)?)))
 }
@@ -79,8 +85,9 @@ pub(super) fn read_function(key: &str, entry: &Entry) -> Result<Function, Contro
     if function_key(&spec.name) != key {
         return Err(unreadable(format!("it is about {}", spec.name)));
     }
+    let failed = value.failed.map(|failed| Arc::new(failed.into()));
     let id = RevisionId { function: FunctionId(value.id), number: value.revision };
-    Ok(Function { id, spec, previous, stored: entry.revision })
+    Ok(Function { id, spec, previous, failed, stored: entry.revision })
 }
 
 /// The write that keeps a number.

@@ -4,6 +4,7 @@
 //! store, many at once but one per name, and makes it visible when it is durable.
 
 mod entry;
+mod failure;
 mod ids;
 mod load;
 mod writer;
@@ -16,7 +17,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use fanfare_store::{Revision, Store};
-use fanfare_types::{CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId};
+use fanfare_types::{
+    CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId, StartFailure,
+};
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
@@ -32,6 +35,8 @@ pub(crate) struct Function {
     pub(crate) spec: Arc<FunctionSpec>,
     /// What was registered before this revision.
     pub(crate) previous: Option<Arc<FunctionSpec>>,
+    /// Why its current revision cannot start, if that is known.
+    pub(crate) failed: Option<Arc<StartFailure>>,
     stored: Revision,
 }
 
@@ -51,6 +56,8 @@ pub(crate) enum Change {
     Put(Arc<FunctionSpec>),
     /// Register again what was registered before the current revision, as a new one.
     Rollback(FunctionName),
+    /// Keep why this revision cannot start, or that it can.
+    Proved(FunctionName, RevisionId, Option<StartFailure>),
     /// Delete a function.
     Delete(FunctionName),
     /// Give a node or a data plane its number.
@@ -72,6 +79,8 @@ pub(crate) enum Done {
     /// It was registered exactly so already.
     Unchanged(RevisionId),
     Deleted,
+    /// What was proved of a revision is kept.
+    Noted,
     /// The peer's number.
     Peer(u32),
 }
@@ -169,6 +178,16 @@ impl Registry {
     /// Every function, in the order of their names.
     pub(crate) fn all(&self) -> Vec<(RevisionId, Arc<FunctionSpec>)> {
         self.known.read().functions.values().map(|f| (f.id, f.spec.clone())).collect()
+    }
+
+    /// Revisions that are known not to start, and why.
+    pub(crate) fn failed(&self) -> Vec<(RevisionId, StartFailure)> {
+        let known = self.known.read();
+        let failed = known
+            .functions
+            .values()
+            .filter_map(|f| f.failed.as_ref().map(|failed| (f.id, (**failed).clone())));
+        failed.collect()
     }
 
     /// Digests that a function refers to, or would after a rollback.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fanfare_api::FunctionDocument;
 use fanfare_store::{Committed, Entry, MemoryStore, Page, Scan, StoreError, Txn};
+use fanfare_types::{ExitCause, StartFailureKind};
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 
@@ -73,6 +74,37 @@ async fn what_was_registered_before_comes_back_as_a_new_revision() {
         assert_eq!(number(&second.registry.change(back()).await), revision);
         assert_eq!(second.registry.function("a").unwrap().spec.queue_limit, queue_limit);
     }
+}
+
+#[tokio::test]
+async fn what_cannot_start_is_known_to_later_terms_until_it_can_or_is_replaced() {
+    let store = Arc::new(MemoryStore::new());
+    let name = FunctionName::new("a").unwrap();
+    let failure = |kind| StartFailure { kind, detail: "why".to_owned(), log_tail: "tail".to_owned() };
+    let proved = |id, failure| Change::Proved(name.clone(), id, failure);
+    let first = world(store.clone()).await;
+    let Ok(Done::Created(id)) = first.registry.change(Change::Create(spec("a", 1))).await else { panic!() };
+    let kinds = [
+        (StartFailureKind::Timeout, false),
+        (StartFailureKind::ImportFailed, true),
+        (StartFailureKind::Exited(ExitCause::Status(3)), true),
+        (StartFailureKind::Exited(ExitCause::OutOfMemory), true),
+    ];
+    drop(first);
+    for (kind, kept) in kinds {
+        let term = world(store.clone()).await;
+        assert_eq!(term.registry.change(proved(id, Some(failure(kind)))).await, Ok(Done::Noted));
+        let later = world(store.clone()).await.registry;
+        assert_eq!(later.failed(), Vec::from_iter(kept.then(|| (id, failure(kind)))), "{kind:?}");
+        assert_eq!(later.change(proved(id, None)).await, Ok(Done::Noted));
+        assert_eq!(later.failed(), [], "it starts");
+    }
+    let last = world(store.clone()).await.registry;
+    last.change(proved(id, Some(failure(StartFailureKind::ImportFailed)))).await.unwrap();
+    assert_eq!(number(&last.change(Change::Put(spec("a", 2))).await), 2);
+    assert_eq!(last.failed(), [], "another revision");
+    last.change(proved(id, Some(failure(StartFailureKind::ImportFailed)))).await.unwrap();
+    assert_eq!(last.failed(), [], "what comes late is about the revision before");
 }
 
 #[tokio::test]

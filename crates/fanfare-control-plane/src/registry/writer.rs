@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_store::{Entry, Op, Revision, Store, StoreError, Txn};
-use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, limits};
+use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure, limits};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -53,7 +53,13 @@ enum Busy {
 /// What a transaction will have done.
 #[derive(Debug)]
 enum Plan {
-    Set { id: RevisionId, spec: Arc<FunctionSpec>, previous: Option<Arc<FunctionSpec>> },
+    Set {
+        id: RevisionId,
+        spec: Arc<FunctionSpec>,
+        previous: Option<Arc<FunctionSpec>>,
+    },
+    /// What is known of the revision's start has changed.
+    Note(Option<Arc<StartFailure>>),
     Remove(FunctionId),
     Number(u32),
 }
@@ -67,7 +73,9 @@ impl Subject {
     fn of(change: &Change) -> Subject {
         match change {
             Change::Create(spec) | Change::Put(spec) => Subject::Function(spec.name.clone()),
-            Change::Delete(name) | Change::Rollback(name) => Subject::Function(name.clone()),
+            Change::Delete(name) | Change::Rollback(name) | Change::Proved(name, ..) => {
+                Subject::Function(name.clone())
+            }
             Change::Peer(kind, name) => Subject::Peer(*kind, name.clone()),
         }
     }
@@ -203,9 +211,24 @@ impl Writer {
                     function: FunctionId(self.ids.take(&*self.store, &self.term.fence).await?),
                     number: 1,
                 };
-                (Plan::Set { id, spec: spec.clone(), previous: None }, put_function(id, spec, None))
+                (Plan::Set { id, spec: spec.clone(), previous: None }, put_function(id, spec, None, None))
             }
-            (Change::Delete(_) | Change::Rollback(_), None) => return Ok(Err(Err(RegistryError::NotFound))),
+            // Of a revision that has been replaced meanwhile nothing is kept.
+            (Change::Proved(_, id, _), Some(found)) if found.id != *id => return Ok(Err(Ok(Done::Noted))),
+            // Another try may pass: that says nothing of the revision.
+            (Change::Proved(_, _, Some(failed)), Some(_)) if failed.kind.may_pass() => {
+                return Ok(Err(Ok(Done::Noted)));
+            }
+            (Change::Proved(_, _, failed), Some(found)) => {
+                if failed.as_ref() == found.failed.as_deref() {
+                    return Ok(Err(Ok(Done::Noted)));
+                }
+                let op = put_function(found.id, &found.spec, found.previous.as_deref(), failed.as_ref());
+                (Plan::Note(failed.clone().map(Arc::new)), op)
+            }
+            (Change::Delete(_) | Change::Rollback(_) | Change::Proved(..), None) => {
+                return Ok(Err(Err(RegistryError::NotFound)));
+            }
             (Change::Delete(_), Some(found)) => {
                 (Plan::Remove(found.id.function), Ok(Op::Delete(subject.key())))
             }
@@ -288,9 +311,16 @@ impl Writer {
             match (subject, plan) {
                 (Subject::Function(name), Plan::Set { id, spec, previous }) => {
                     let done = if previous.is_none() { Done::Created(id) } else { Done::Updated(id) };
-                    let function = Function { id, spec: spec.clone(), previous, stored };
+                    let function = Function { id, spec: spec.clone(), previous, failed: None, stored };
                     known.functions.insert(name.clone(), function);
                     (done, Some(Visible::Set { id, spec }))
+                }
+                (Subject::Function(name), Plan::Note(failed)) => {
+                    // Changes of one name follow each other: it is still the revision that the plan was made for.
+                    if let Some(function) = known.functions.get_mut(name) {
+                        (function.failed, function.stored) = (failed, stored);
+                    }
+                    (Done::Noted, None)
                 }
                 (Subject::Function(name), Plan::Remove(id)) => {
                     known.functions.remove(name);
@@ -360,12 +390,16 @@ impl Writer {
                         self.tell(Visible::Removed(before.id.function)).await;
                     }
                     (before, Some(kept)) if before.as_ref().is_none_or(|f| f.stored != kept.stored) => {
-                        if let Some(old) = before.filter(|f| f.id.function != kept.id.function) {
+                        if let Some(old) = before.as_ref().filter(|f| f.id.function != kept.id.function) {
                             self.tell(Visible::Removed(old.id.function)).await;
                         }
+                        // What is known of a revision's start may differ alone: that is not another revision.
+                        let same = before.is_some_and(|f| f.id == kept.id);
                         let visible = Visible::Set { id: kept.id, spec: kept.spec.clone() };
                         self.known.write().functions.insert(name.clone(), kept);
-                        self.tell(visible).await;
+                        if !same {
+                            self.tell(visible).await;
+                        }
                     }
                     _ => {}
                 }
@@ -377,7 +411,7 @@ impl Writer {
 /// A new revision of a function that is there.
 fn update(found: &Function, spec: Arc<FunctionSpec>) -> (Plan, Result<Op, serde_json::Error>) {
     let id = RevisionId { number: found.id.number + 1, ..found.id };
-    let op = put_function(id, &spec, Some(&found.spec));
+    let op = put_function(id, &spec, Some(&found.spec), None);
     (Plan::Set { id, spec, previous: Some(found.spec.clone()) }, op)
 }
 

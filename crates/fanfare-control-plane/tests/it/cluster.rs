@@ -234,6 +234,36 @@ async fn a_preparation_tells_what_the_node_found() {
 }
 
 #[tokio::test]
+async fn what_cannot_start_is_known_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::on_disk(directory.path()).await;
+    function(&world, "hello").await;
+    let mut node = node(&world.dialer(), node_hello("n", 1, vec![])).await;
+    node.until(|message| matches!(message, ToNode::Welcome { .. }).then_some(())).await;
+    let failure = StartFailure {
+        kind: StartFailureKind::ImportFailed,
+        detail: "SyntaxError".to_owned(),
+        log_tail: "Traceback\n".to_owned(),
+    };
+    let (answer, ()) = tokio::join!(world.api.call("POST", "/v1/functions/hello/prepare"), async {
+        let prepare = |message: &ToNode| match message {
+            ToNode::Prepare(revision) => Some(*revision),
+            _ => None,
+        };
+        let revision = node.until(prepare).await;
+        node.tx.send(FromNode::Prepared { revision, failure: Some(failure.clone()) }).unwrap();
+    });
+    assert_eq!(answer.status.as_u16(), 503);
+    world.stop().await;
+    let world = World::on_disk(directory.path()).await;
+    let described = world.api.call("GET", "/v1/functions/hello").await.json();
+    assert_eq!(described["state"], "failed", "{described}");
+    let last = &described["last_failure"];
+    assert_eq!((&last["detail"], &last["log_tail"]), (&json!("SyntaxError"), &json!("Traceback\n")));
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn a_deleted_functions_sandboxes_stop_and_data_planes_forget_it() {
     let world = World::new().await;
     let dialer = world.dialer();

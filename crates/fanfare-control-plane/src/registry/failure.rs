@@ -1,0 +1,60 @@
+//! A failed start, as the store keeps it.
+
+use fanfare_types::{ExitCause, StartFailure, StartFailureKind};
+use serde::{Deserialize, Serialize};
+
+/// Why the function's current revision cannot start, whatever is tried.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StoredFailure {
+    kind: Kind,
+    detail: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    log_tail: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    HandlerNotFound,
+    ImportFailed,
+    InterpreterMissing,
+    DependenciesFailed,
+    ExitedWith(i32),
+    EndedBySignal(i32),
+    OutOfMemory,
+}
+
+impl StoredFailure {
+    /// `None` where another try may pass: then it is no property of the revision.
+    pub(super) fn of(failure: &StartFailure) -> Option<Self> {
+        let kind = match failure.kind {
+            StartFailureKind::HandlerNotFound => Kind::HandlerNotFound,
+            StartFailureKind::ImportFailed => Kind::ImportFailed,
+            StartFailureKind::InterpreterMissing => Kind::InterpreterMissing,
+            StartFailureKind::DependenciesFailed => Kind::DependenciesFailed,
+            StartFailureKind::Exited(ExitCause::Status(status)) => Kind::ExitedWith(status),
+            StartFailureKind::Exited(ExitCause::Signal(signal)) => Kind::EndedBySignal(signal),
+            StartFailureKind::Exited(ExitCause::OutOfMemory) => Kind::OutOfMemory,
+            StartFailureKind::Exited(ExitCause::Stopped | ExitCause::NodeLost)
+            | StartFailureKind::Code
+            | StartFailureKind::Node
+            | StartFailureKind::Timeout => return None,
+        };
+        Some(StoredFailure { kind, detail: failure.detail.clone(), log_tail: failure.log_tail.clone() })
+    }
+}
+
+impl From<StoredFailure> for StartFailure {
+    fn from(stored: StoredFailure) -> Self {
+        let kind = match stored.kind {
+            Kind::HandlerNotFound => StartFailureKind::HandlerNotFound,
+            Kind::ImportFailed => StartFailureKind::ImportFailed,
+            Kind::InterpreterMissing => StartFailureKind::InterpreterMissing,
+            Kind::DependenciesFailed => StartFailureKind::DependenciesFailed,
+            Kind::ExitedWith(status) => StartFailureKind::Exited(ExitCause::Status(status)),
+            Kind::EndedBySignal(signal) => StartFailureKind::Exited(ExitCause::Signal(signal)),
+            Kind::OutOfMemory => StartFailureKind::Exited(ExitCause::OutOfMemory),
+        };
+        StartFailure { kind, detail: stored.detail, log_tail: stored.log_tail }
+    }
+}
