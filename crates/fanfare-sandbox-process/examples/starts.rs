@@ -1,11 +1,12 @@
 //! What a start costs, of each kind, one at a time and many at once, beside a bare clone where one is given.
 //!
 //! ```text
-//! cargo run --release -p fanfare-sandbox-process --example starts -- [ROUNDS] [--surge N] [--only KIND] [--dir DIR] [--pool N] [--bare fanfare-bench]
+//! cargo run --release -p fanfare-sandbox-process --example starts -- [ROUNDS] [--surge N] [--only KIND] [--dir DIR] [--pool N] [--rest MS] [--bare fanfare-bench]
 //! ```
 //!
 //! Each round starts one sandbox of each kind in turn and times it from its order until it is ready and until it has
-//! answered a request; its end is not timed. `--pool` is how many network namespaces are kept ready. `--bare` names the benches' program, which makes sandboxes by hand. Needs
+//! answered a request; its end is not timed. `--pool` is how many network namespaces are kept ready, and `--rest` how long they are
+//! refilled before each surge. `--bare` names the benches' program, which makes sandboxes by hand. Needs
 //! root. The run directory is below `--dir` (`/dev/shm`): on a disk the kernel takes several times as long for its files.
 
 #![allow(
@@ -49,7 +50,8 @@ fn main() {
     let only = option("--only").unwrap_or_default();
     let base = option("--dir").unwrap_or_else(|| "/dev/shm".to_owned());
     let pool = option("--pool").map(|n| n.parse().unwrap());
-    tokio.block_on(run(rounds, surge, option("--bare").map(PathBuf::from), &only, &base, pool));
+    let rest = Duration::from_millis(option("--rest").map_or(0, |ms| ms.parse().unwrap()));
+    tokio.block_on(run(rounds, surge, option("--bare").map(PathBuf::from), &only, &base, (pool, rest)));
 }
 
 /// Answers on the inherited listener, or on `$PORT`.
@@ -103,7 +105,14 @@ fn revision(function: u32, contract: Contract) -> Arc<RevisionSpec> {
     })
 }
 
-async fn run(rounds: usize, surge: u64, bare: Option<PathBuf>, only: &str, base: &str, pool: Option<usize>) {
+async fn run(
+    rounds: usize,
+    surge: u64,
+    bare: Option<PathBuf>,
+    only: &str,
+    base: &str,
+    (pool, rest): (Option<usize>, Duration),
+) {
     let dir = tempfile::Builder::new().prefix("ffx").tempdir_in(base).unwrap();
     let code = dir.path().join("code");
     std::fs::create_dir(&code).unwrap();
@@ -156,6 +165,7 @@ async fn run(rounds: usize, surge: u64, bare: Option<PathBuf>, only: &str, base:
         for (kind, spec) in &kinds {
             let ids: Vec<_> = (0..surge).map(|n| SandboxId::new(Epoch(2 + round), next + n)).collect();
             next += surge;
+            tokio::time::sleep(rest).await;
             let (begun, used) = (Instant::now(), cpu());
             let all = join_all(ids.iter().map(|id| runtime.create(*id, spec.clone()))).await;
             all.into_iter().for_each(|started| drop(started.unwrap()));

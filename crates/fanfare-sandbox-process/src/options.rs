@@ -44,7 +44,7 @@ pub struct ProcessOptions {
     pub node: PathBuf,
     /// User numbers for revisions, each of which has one of its own. The host's other users must not be among them.
     pub uids: Range<u32>,
-    /// Network namespaces kept ready, 40 to 80 KiB of kernel memory each.
+    /// Network namespaces kept ready, 40 to 80 KiB of kernel memory each: as many starts at once wait for none to be made.
     pub netns_pool: usize,
     /// Bytes of installed dependencies that are kept: of those that no revision here uses, what has not been used for
     /// longest makes way.
@@ -62,7 +62,7 @@ impl ProcessOptions {
             python: "/usr/bin/python3".into(),
             node: "/usr/bin/node".into(),
             uids: 1_879_048_192..1_879_048_192 + 65_536,
-            netns_pool: 32,
+            netns_pool: 256,
             deps_bytes_max: limits::DEPS_BYTES_KEPT_DEFAULT,
         }
     }

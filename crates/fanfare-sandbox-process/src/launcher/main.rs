@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::net::{RecvFlags, SendFlags};
@@ -23,10 +23,6 @@ use crate::{recover, root};
 /// Kinds of mount that a sandbox never needs to copy; the fewer, the faster it starts. Only the launcher's own view
 /// changes.
 const UNNEEDED_MOUNTS: [&str; 2] = ["/sys", "/dev/pts"];
-
-/// How long nothing must be asked for before another network namespace is made: sandboxes that are starting need the
-/// processors more.
-const POOL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Runs as the launcher until the daemon's socket, which is standard input, ends. A program that uses
 /// [`crate::ProcessRuntime`] calls this as the first thing in `main` when its first argument is
@@ -130,7 +126,7 @@ impl Launcher {
     /// Until the daemon's end of the socket is closed.
     fn serve(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
         loop {
-            let idle = self.pool.wants_more().then_some(&POOL_PAUSE);
+            let idle = self.pool.pause();
             let mut poll = [PollFd::new(socket, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
             match rustix::event::poll(&mut poll, idle) {
                 Ok(0) => {

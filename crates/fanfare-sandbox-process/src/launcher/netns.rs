@@ -7,12 +7,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::fdmsg::FDS_MAX;
 use crate::sys::{self, SingleThreaded};
 
+/// So many are made as soon as nothing else is to be done, for the next few starts; the rest, for a surge, with longer
+/// pauses, so that a launcher that lives for a moment only does not spend it on what nobody will use.
+const FEW: usize = 32;
+/// How long nothing must be asked for before another is made: sandboxes that are starting need the processors more.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// The same once there are a few.
+const LONG_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// How long none is made ahead after one could not be made.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -41,9 +49,10 @@ impl NetnsPool {
         Ok(NetnsPool { host: current()?, ready: VecDeque::new(), wanted, failed: None })
     }
 
-    /// Whether another should be made.
-    pub(crate) fn wants_more(&self) -> bool {
-        self.ready.len() < self.wanted && self.failed.is_none_or(|at| at.elapsed() >= RETRY)
+    /// How long nothing must be asked for before another is made; `None` when none should be.
+    pub(crate) fn pause(&self) -> Option<&'static Timespec> {
+        let wants_more = self.ready.len() < self.wanted && self.failed.is_none_or(|at| at.elapsed() >= RETRY);
+        wants_more.then_some(if self.ready.len() < FEW { &PAUSE } else { &LONG_PAUSE })
     }
 
     /// Makes one more. That none can be made now (the machine or this process has too many) is not an error: a
