@@ -38,7 +38,7 @@ async fn exchange(piece: usize, is_head: bool, answer: &[u8]) {
     let client = async {
         let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("test"))]);
         let method = if is_head { Method::HEAD } else { Method::GET };
-        let head = RequestHead { method: &method, target: "/", headers: &headers, upgrade: None };
+        let head = RequestHead::new(&method, "/", &headers);
         let sent = Connection::new(ours).send(head, RequestBody::new(Empty::<Bytes>::new()), |_| {}).await;
         if let Ok(response) = sent {
             let mut body = response.into_body();
