@@ -186,7 +186,11 @@ pub(super) async fn prepare(State(app): State<Arc<App>>, name: Name) -> Result<J
             node: node.to_string(),
             elapsed_ms: began.elapsed().as_secs_f64() * 1e3,
         })),
-        Ok(Ok(Err(failure))) => Err(Failure::from(&failure)),
+        Ok(Ok(Err(failure))) => {
+            let mut told = Failure::from(&failure);
+            told.problem.hint = failure.kind.reason().hint_for(function.spec.name.as_str());
+            Err(told)
+        }
         Ok(Err(_)) => Err(Failure::new(Reason::Unavailable, "too many preparations are under way")),
         Err(_) => {
             let detail = format!("no node has prepared revision {} within {limit:?}", function.id.number);

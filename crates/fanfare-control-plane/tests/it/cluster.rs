@@ -254,6 +254,8 @@ async fn what_cannot_start_is_known_after_a_restart() {
         node.tx.send(FromNode::Prepared { revision, failure: Some(failure.clone()) }).unwrap();
     });
     assert_eq!(answer.status.as_u16(), 503);
+    let hint = answer.json()["hint"].to_string();
+    assert!(hint.contains("`fanfare logs hello`"), "{hint}");
     world.stop().await;
     let world = World::on_disk(directory.path()).await;
     let described = world.api.call("GET", "/v1/functions/hello").await.json();
