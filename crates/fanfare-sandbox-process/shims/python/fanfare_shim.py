@@ -24,6 +24,7 @@ MOUNTS_MAX = 4
 # What an import may leave in directories that each sandbox has for itself: it is copied at each start.
 LEFT_BYTES_MAX = 16 << 20
 LEFT_FILES_MAX = 1000
+CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 PROCESSES_MAX = 1000
 DETAIL_CHARS_MAX = 300
 TRACE_BYTES_MAX = 8192
@@ -235,7 +236,6 @@ _libc = None
 
 def separate(places, mounts):
     """Takes a forked sandbox out of what it shares with its template and its siblings, and gives up the right to."""
-    CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
     MOVE_MOUNT, AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH = 429, -100, 4
     try:
         libc_call("unshare", CLONE_NEWNS | CLONE_NEWIPC)
@@ -1334,13 +1334,28 @@ def shared_state(before):
         if is_socket or kind == "anon_inode:[eventpoll]":
             what = "a socket" if is_socket else "an epoll instance"
             return "sockets", "importing the handler left %s open, which all copies would share" % what
-    return left_files()
+    places = os.environ.get("FANFARE_PRIVATE_DIRS", "").split()
+    return left_files(places) or (places and cannot_separate()) or None
 
 
-def left_files():
+def cannot_separate():
+    """Whether a copy would be refused namespaces of its own, as a security module may do."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            libc_call("unshare", CLONE_NEWNS | CLONE_NEWIPC)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(pid, 0)[1] == 0:
+        return None
+    return "namespaces", "this node allows the template's children no namespaces of their own"
+
+
+def left_files(places):
     """Whether there is more in the temporary directories than is worth being copied at each start."""
     files = size = 0
-    for place in os.environ.get("FANFARE_PRIVATE_DIRS", "").split():
+    for place in places:
         for directory, _, names in os.walk(place):
             files += 1 + len(names)
             size += sum(os.lstat(os.path.join(directory, name)).st_size for name in names)

@@ -132,10 +132,15 @@ fn surroundings(proof: &SingleThreaded, plan: &Plan, root: &Path) -> Result<(), 
 /// Gives up all power and starts the program, whose pid it returns.
 fn program(proof: &SingleThreaded, plan: &Plan, control: &OwnedFd) -> Result<i32, SetupError> {
     let spec = &plan.spec;
-    change_user(spec.uid)?;
     if spec.template {
-        step(Step::UserNamespace, userns::enter_as_template(proof))?;
+        step(Step::Capabilities, rustix::thread::set_keep_capabilities(true))?;
     }
+    change_user(spec.uid)?;
+    match spec.template {
+        true => step(Step::UserNamespace, userns::enter_as_template(proof))?,
+        false => step(Step::Capabilities, userns::drop_capabilities())?,
+    }
+    step(Step::Capabilities, rustix::thread::set_no_new_privs(true))?;
     leash(control)?;
     let notify = spec.watch != Watch::Nothing;
     if let Some(notifications) = step(Step::Filter, sys::install_filter(&plan.filter, notify))? {
@@ -197,8 +202,7 @@ fn change_user(uid: Option<u32>) -> Result<(), SetupError> {
         step(Step::User, rustix::thread::set_thread_res_gid(group, group, group))?;
         step(Step::User, rustix::thread::set_thread_res_uid(user, user, user))?;
     }
-    step(Step::Capabilities, userns::drop_capabilities())?;
-    step(Step::Capabilities, rustix::thread::set_no_new_privs(true))
+    Ok(())
 }
 
 /// Ties this process's life to the launcher and the daemon, and hides it from the program.

@@ -24,10 +24,13 @@ pub(crate) fn enter(proof: &SingleThreaded) -> io::Result<()> {
 
 /// Enters a namespace, keeps what a template needs there, and has programs inherit it.
 pub(crate) fn enter_as_template(proof: &SingleThreaded) -> io::Result<()> {
+    let kept = CapabilitySet::SYS_ADMIN;
+    // Where making such a namespace needs it, as on hosts that keep ordinary users from it. It ends with `enter`.
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets)?;
     // A change of user has made its files in /proc root's.
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     enter(proof)?;
-    let kept = CapabilitySet::SYS_ADMIN;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
     rustix::thread::set_capabilities(None, sets)?;
     Ok(rustix::thread::configure_capability_in_ambient_set(kept, true)?)

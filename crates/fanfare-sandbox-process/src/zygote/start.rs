@@ -150,7 +150,8 @@ async fn imported(
                 Some(ZygoteWord::Imported {}) => return Ok(true),
                 Some(ZygoteWord::Unsafe { why, detail }) => {
                     let said = sentence(&format!("{why} ({detail})"));
-                let text = format!("no template: the import left {said}; each sandbox imports anew");
+                    let what = if why == "namespaces" { "there are no" } else { "the import left" };
+                    let text = format!("no template: {what} {said}; each sandbox imports anew");
                     log.line(LogStream::Platform, text);
                     return Ok(false);
                 }

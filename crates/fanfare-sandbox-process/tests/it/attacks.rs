@@ -13,6 +13,7 @@ cases![
     what_the_import_wrote_is_each_sandboxs_own,
     siblings_cannot_reach_each_other,
     siblings_cannot_connect_by_name,
+    where_siblings_cannot_be_apart_each_starts_by_itself,
     temporary_directories_survive_other_starts,
     descriptors_cannot_be_sent_to_the_daemon,
     a_template_that_speaks_out_of_place_is_ended,
@@ -148,6 +149,25 @@ fn siblings_cannot_connect_by_name() {
         assert_eq!(eval(&one, listen).await, "1");
         assert_eq!(eval(&one, connect).await, "done");
         assert_eq!(eval(&other, connect).await, "refused");
+        lab.close().await;
+    });
+}
+
+/// A security module of the host's may refuse what keeps them apart.
+fn where_siblings_cannot_be_apart_each_starts_by_itself() {
+    let text = format!(
+        "import __main__\ndef refuse(*_): raise PermissionError()\n__main__.libc_call = refuse\nprint('imported', flush=True)\n{EVAL}"
+    );
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, &text);
+        for n in 1..=2 {
+            let endpoint = lab.create(n, &spec).await.unwrap().endpoint;
+            assert_eq!(eval(&endpoint, "import os; out = os.getppid()").await, "1", "its own first process");
+        }
+        lab.line("no template: there are no namespaces").await;
+        let imports = lab.logs.borrow().iter().filter(|line| line.text == "imported").count();
+        assert_eq!(imports, 3, "once to try, once each");
         lab.close().await;
     });
 }
