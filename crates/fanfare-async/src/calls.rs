@@ -43,8 +43,10 @@ pub struct Calls {
 #[derive(Debug, Default)]
 struct Step {
     bodies: Vec<Command>,
+    /// Records that were changed or removed.
     touched: BTreeSet<u64>,
-    removals: Vec<Command>,
+    /// What goes with a record, by its sequence.
+    removals: Vec<(u64, Command)>,
     effects: Vec<Command>,
 }
 
@@ -107,6 +109,7 @@ impl Calls {
             }
             calls.calls.insert(record.id.sequence, record);
         }
+        calls.settle_replays(now);
         let cut: Vec<u64> =
             calls.all().filter(|r| r.state == State::Running).map(|r| r.id.sequence).collect();
         for sequence in cut {
@@ -233,7 +236,9 @@ impl Calls {
             if !record.state.is_letter()
                 && let Some(payload) = record.payload.take()
             {
-                self.step.removals.push(Command::DropPayload { key: payload.key, bytes: payload.bytes });
+                self.step
+                    .removals
+                    .push((sequence, Command::DropPayload { key: payload.key, bytes: payload.bytes }));
             }
             if record.result_bytes.is_some() {
                 self.step.bodies.push(Command::PutResult(sequence));
@@ -268,8 +273,19 @@ impl Calls {
         self.evict(now.at);
         let step = std::mem::take(&mut self.step);
         commands.extend(step.bodies);
-        commands.extend(step.touched.into_iter().filter(|s| self.calls.contains_key(s)).map(Command::Put));
-        commands.extend(step.removals);
+        // Each record with what goes with it, a replay before what it repeats: however few of them a crash lets
+        // through, the request stays with one of the two.
+        let mut removals = step.removals;
+        removals.sort_by_key(|(sequence, _)| std::cmp::Reverse(*sequence));
+        let mut removals = removals.into_iter().peekable();
+        for sequence in step.touched.into_iter().rev() {
+            if self.calls.contains_key(&sequence) {
+                commands.push(Command::Put(sequence));
+            }
+            while let Some((_, removal)) = removals.next_if(|(owner, _)| *owner >= sequence) {
+                commands.push(removal);
+            }
+        }
         commands.extend(step.effects);
     }
 

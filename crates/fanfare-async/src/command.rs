@@ -1,6 +1,10 @@
 //! What is to be done.
 
 /// In the order in which they are given: first what is to be written, then what is to be done once that is durable.
+///
+/// What is written need not be written as one: bodies come first, then records, each ([`Command::Put`] or
+/// [`Command::Remove`]) with the removals that follow it. A crash may let any first part of that through, as long as
+/// a record and the removals that follow it are one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Write the request of a call that was just accepted.

@@ -53,6 +53,14 @@ impl Log {
         }
     }
 
+    /// Removes bodies whose record a crash took: requests after the last record, results of calls that have not ended.
+    fn sweep(&mut self) {
+        let last = self.records.last_key_value().map_or(0, |(sequence, _)| *sequence);
+        self.payloads.retain(|key, _| *key <= last);
+        let records = &self.records;
+        self.results.retain(|key, _| records.get(key).is_none_or(|record| record.result_bytes.is_some()));
+    }
+
     /// Every record has what it names, and nothing is there that no record names.
     fn check(&self) {
         let payloads: BTreeMap<u64, u64> =

@@ -114,6 +114,21 @@ impl Calls {
         Ok(())
     }
 
+    /// A crash may have let a replay through and not what it did to the dead letter: the request is the replay's.
+    pub(super) fn settle_replays(&mut self, now: Now) {
+        let open = |record: &Record| Some((record.replay_of?, record.id, record.payload?.key));
+        let replays: Vec<_> = self.all().filter_map(open).collect();
+        for (letter, replay, key) in replays {
+            let half = |record: &Record| record.payload.is_some_and(|payload| payload.key == key);
+            if self.get(letter).is_some_and(half) {
+                self.change(now, letter.sequence, |record| {
+                    record.replayed_as = Some(replay);
+                    record.payload = None;
+                });
+            }
+        }
+    }
+
     pub(super) fn room(&self, bytes: u64) -> Result<(), Refusal> {
         if self.open >= self.limits.open_max {
             return Err(Refusal::TooMany { limit: self.limits.open_max });

@@ -81,18 +81,20 @@ impl Calls {
                     self.keys.remove(&name);
                 }
             }
+            self.step.touched.insert(sequence);
+            self.step.removals.push((sequence, Command::Remove(sequence)));
             if let Some(payload) = record.payload {
-                self.step.removals.push(Command::DropPayload { key: payload.key, bytes: payload.bytes });
+                let drop = Command::DropPayload { key: payload.key, bytes: payload.bytes };
+                self.step.removals.push((sequence, drop));
             }
             if let Some(bytes) = record.result_bytes {
                 let put = Command::PutResult(sequence);
                 // One that is dropped as it comes was never written.
                 match self.step.bodies.iter().position(|body| *body == put) {
                     Some(index) => drop(self.step.bodies.remove(index)),
-                    None => self.step.removals.push(Command::DropResult { sequence, bytes }),
+                    None => self.step.removals.push((sequence, Command::DropResult { sequence, bytes })),
                 }
             }
-            self.step.removals.push(Command::Remove(sequence));
         }
     }
 }

@@ -135,7 +135,7 @@ impl World {
         }
         let index = which % self.attempts.len();
         let (sequence, attempt, assigned) = self.attempts[index];
-        if !assigned && how % 4 != 0 {
+        if !assigned && !how.is_multiple_of(4) {
             // User code runs from here on.
             self.attempts[index].2 = true;
             self.ledger.entry(sequence).or_default().push(attempt);
@@ -145,7 +145,7 @@ impl World {
         self.attempts.swap_remove(index);
         let detail = "it happens".into();
         let end = if !assigned {
-            let reason = if how % 32 == 0 { Reason::FunctionNotFound } else { Reason::NoCapacity };
+            let reason = if how.is_multiple_of(32) { Reason::FunctionNotFound } else { Reason::NoCapacity };
             End::Refused { reason, detail, retry_after: None }
         } else {
             match how % 8 {
@@ -160,15 +160,25 @@ impl World {
     }
 
     fn crash(&mut self, part: usize) {
-        // What is written in one step is written whole or not at all, save for what it begins with: bodies.
-        if let Some((writes, _, acknowledged)) = self.pending.front()
-            && part % 3 == 0
+        // Whole steps, and of the next one a first part: bodies one by one, records with what follows them.
+        let begins = |write: &Write| !matches!(write, Write::DropPayload(_) | Write::DropResult(_));
+        let mut left = part % 12;
+        while left > 0
+            && let Some((writes, ..)) = self.pending.pop_front()
         {
-            let (writes, acknowledged) = (writes.clone(), *acknowledged);
-            self.log.apply(writes);
-            // Durable, though nobody was told.
-            let _ = acknowledged;
+            let mut through = Vec::new();
+            for write in writes {
+                if begins(&write) {
+                    if left == 0 {
+                        break;
+                    }
+                    left -= 1;
+                }
+                through.push(write);
+            }
+            self.log.apply(through);
         }
+        self.log.sweep();
         self.pending.clear();
         self.attempts.clear();
         self.callbacks.clear();
