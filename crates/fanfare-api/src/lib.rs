@@ -5,6 +5,7 @@
 //! what was given. The other documents are what the API answers. Nothing here knows HTTP or a file.
 
 mod answers;
+mod asynchronous;
 mod check;
 mod cluster;
 mod field_error;
@@ -19,6 +20,10 @@ pub use answers::{
     BlobDocument, DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument,
     FailureDocument, FunctionListDocument, FunctionState, FunctionStatusDocument, FunctionSummaryDocument,
     LogLineDocument, LogStreamName, PrepareResult, SandboxCounts, StagesDocument,
+};
+pub use asynchronous::{
+    AsyncAcceptedDocument, AsyncCallbackDocument, AsyncInvocationDocument, AsyncListDocument,
+    AsyncResultDocument,
 };
 pub use cluster::{
     ClusterStatusDocument, DataPlaneDocument, HealthDocument, LeaderDocument, NodeDocument, NodeListDocument,

@@ -190,6 +190,12 @@ impl Calls {
         }
     }
 
+    /// Whether a call's attempt has its slot.
+    #[must_use]
+    pub fn is_executing(&self, sequence: u64) -> bool {
+        self.feed.is_executing(sequence)
+    }
+
     /// The sequence of the next call, to be kept with the records.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Bytes of one request with its head, unless the data plane says otherwise.
 pub const PAYLOAD_BYTES_DEFAULT: u64 = 16 << 20;
 /// Bytes of one request that a data plane may be told to take.
-pub const PAYLOAD_BYTES_MAX: u64 = 64 << 20;
+pub const PAYLOAD_BYTES_MAX: u64 = 32 << 20;
 /// Attempts that may fail, unless the call says otherwise.
 pub const ATTEMPTS_DEFAULT: u32 = 3;
 /// Attempts that a call may ask for.

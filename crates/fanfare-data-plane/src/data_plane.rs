@@ -12,6 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::asynchronous::{Door, Keeper, LogError};
 use crate::control::{Control, Ends};
 use crate::core::Core;
 use crate::listener;
@@ -30,6 +31,9 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
+    /// The log of asynchronous invocations cannot be used. It was left as it is.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// A thread or its event loop could not be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -59,7 +63,14 @@ impl DataPlane {
         let address =
             listeners[0].local_addr().map_err(|error| StartError::Listen { address: listen, error })?;
         let advertised = options.address.clone().unwrap_or_else(|| address.to_string().into());
-        let shared = Arc::new(Shared::new(options));
+        let (door, keeper) = match options.asynchronous.clone() {
+            Some(kept) => {
+                let (door, asks) = Door::new(kept.clone());
+                (Some(door), Some(Keeper::open(kept, asks)?))
+            }
+            None => (None, None),
+        };
+        let shared = Arc::new(Shared::new(options, door));
         // Whatever fails from here on ends what has begun.
         let abort = CancellationToken::new();
         let stop = shutdown.child_token();
@@ -74,6 +85,15 @@ impl DataPlane {
                 drop(last);
             })?;
         }
+        if let Some(keeper) = keeper {
+            let (shared, last) = (shared.clone(), last.clone());
+            let runtime = runtime().map_err(StartError::Thread)?;
+            spawn("dataplane-async".to_owned(), move || {
+                keep(&runtime, threads, shared, keeper, stop);
+                drop(last);
+            })?;
+        }
+        drop(last);
         let runtime = runtime().map_err(StartError::Thread)?;
         let control = Control::new(shared.clone(), dialer, advertised);
         let stopped = abort.clone().drop_guard();
@@ -113,6 +133,17 @@ fn serve(
             Ok(listener) => listener::run(core, listener, shutdown).await,
             Err(error) => tracing::error!(%error, index, "a core cannot listen"),
         }
+    });
+    // What is still there is dropped: its slots end as abandoned, while the control stream is still up.
+    runtime.block_on(async move { drop(tasks) });
+}
+
+fn keep(runtime: &Runtime, index: usize, shared: Arc<Shared>, keeper: Keeper, shutdown: CancellationToken) {
+    let core = Rc::new(Core::enter(index, shared));
+    let tasks = LocalSet::new();
+    tasks.block_on(runtime, async move {
+        tokio::task::spawn_local(core.deadlines.clone().enforce());
+        keeper.run(core, shutdown).await;
     });
     // What is still there is dropped: its slots end as abandoned, while the control stream is still up.
     runtime.block_on(async move { drop(tasks) });

@@ -15,6 +15,9 @@ use crate::shared::Shared;
 /// How long a request waits for the first word of the control plane before it is refused.
 const SYNC_WAIT: Duration = Duration::from_secs(1);
 
+/// Characters of a client's words that are repeated to it.
+const SHOWN_MAX: usize = 80;
+
 /// A function, and the request target as it sees it; `None`: as the client sent it.
 pub(crate) type Found = (Arc<Function>, Option<String>);
 
@@ -25,19 +28,48 @@ pub(crate) async fn find(shared: &Shared, parts: &request::Parts) -> Result<Foun
     if let Some(found) = look_up(shared, host, parts) {
         return Ok(found);
     }
-    if !*shared.synced.borrow() {
-        let mut synced = shared.synced.subscribe();
-        // Whether it came to that or not is seen below.
-        let _ = tokio::time::timeout(SYNC_WAIT, synced.wait_for(|synced| *synced)).await;
-        if let Some(found) = look_up(shared, host, parts) {
-            return Ok(found);
-        }
-        if !*shared.synced.borrow() {
-            let detail = "this data plane has not heard from the control plane yet which functions there are";
-            return Err(Problem::new(Reason::NotSynced, detail));
-        }
+    let known = synced(shared).await;
+    match look_up(shared, host, parts) {
+        Some(found) => Ok(found),
+        None => Err(known.err().unwrap_or_else(|| unknown(host, parts))),
     }
-    Err(unknown(host, parts))
+}
+
+/// The function of a name, as [`find`] finds it.
+pub(crate) async fn by_name(shared: &Shared, name: &str) -> Result<Arc<Function>, Problem> {
+    if let Some(function) = shared.directory.find(name) {
+        return Ok(function);
+    }
+    synced(shared).await?;
+    shared.directory.find(name).ok_or_else(|| unknown_name(name))
+}
+
+/// Whether the host names a function, so that every path is that function's.
+pub(crate) async fn host_is_a_functions(shared: &Shared, parts: &request::Parts) -> Result<bool, Problem> {
+    let Some(host) = Host::parse(host(parts)) else { return Ok(false) };
+    let known = || host.names().any(|name| shared.directory.find(name).is_some());
+    if known() {
+        return Ok(true);
+    }
+    synced(shared).await?;
+    Ok(known())
+}
+
+/// Waits for the first word of the control plane, within bounds.
+async fn synced(shared: &Shared) -> Result<(), Problem> {
+    let mut synced = shared.synced.subscribe();
+    // Whether it came to that or not is seen below.
+    let _ = tokio::time::timeout(SYNC_WAIT, synced.wait_for(|synced| *synced)).await;
+    if *shared.synced.borrow() {
+        return Ok(());
+    }
+    let detail = "this data plane has not heard from the control plane yet which functions there are";
+    Err(Problem::new(Reason::NotSynced, detail))
+}
+
+fn unknown_name(name: &str) -> Problem {
+    let name: String = name.chars().take(SHOWN_MAX).collect();
+    Problem::new(Reason::FunctionNotFound, format!("there is no function {name:?}"))
 }
 
 /// The host that the request names, be it in its target or in its `Host` field.
@@ -64,11 +96,8 @@ fn look_up(shared: &Shared, host: &str, parts: &request::Parts) -> Option<Found>
 }
 
 fn unknown(host: &str, parts: &request::Parts) -> Problem {
-    /// Characters of a client's words that are repeated to it.
-    const SHOWN_MAX: usize = 80;
     if let Some((name, _)) = names::by_path(path(parts)) {
-        let name: String = name.chars().take(SHOWN_MAX).collect();
-        return Problem::new(Reason::FunctionNotFound, format!("there is no function {name:?}"));
+        return unknown_name(name);
     }
     match Host::parse(host) {
         Some(host) => {

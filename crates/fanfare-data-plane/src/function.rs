@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_slot_for_a_request_that_has_just_left_goes_to_the_next() {
-        let shared = Shared::new(Options::default());
+        let shared = Shared::new(Options::default(), None);
         let route = FunctionRoute {
             id: FunctionId(1),
             revision: 1,

@@ -9,11 +9,15 @@
 //! and body reach it byte for byte. Every answer has `X-Request-Id` and `Server-Timing`; every refusal has
 //! `X-Fanfare-Reason` and a problem document that says why and what to do.
 //!
+//! `/async-function/NAME/…` takes the same request for later: 202 and an id, once it is durable. `/async…` answers for
+//! what was taken so.
+//!
 //! Two refusals are the HTTP library's own and bare, for it gives no say in them: what is no HTTP/1 request any more
 //! after a good one on the same connection (400, 414 or 431, and the end of the connection), and an HTTP/2 header list
 //! over its limit (431).
 
 mod activity;
+mod asynchronous;
 mod body;
 mod client_stream;
 mod clock;
@@ -50,6 +54,7 @@ mod upgrade;
 mod upstream;
 mod wait;
 
+pub use asynchronous::{AsyncOptions, CallbackTargets, LogError};
 pub use data_plane::{DataPlane, Handle, StartError};
 pub use options::Options;
 pub use stats::{FunctionStats, Stats};

@@ -9,7 +9,11 @@ pub(crate) const PATH_PREFIX: &str = "/function/";
 ///
 /// `/function/NAME/a%2Fb?x=1` is `NAME` and `/a%2Fb?x=1`; `/function/NAME` and `/function/NAME?x=1` are for its `/`.
 pub(crate) fn by_path(path_and_query: &str) -> Option<(&str, Rest<'_>)> {
-    let after = path_and_query.strip_prefix(PATH_PREFIX)?;
+    name_and_rest(path_and_query.strip_prefix(PATH_PREFIX)?)
+}
+
+/// The same for what follows the prefix.
+pub(crate) fn name_and_rest(after: &str) -> Option<(&str, Rest<'_>)> {
     let end = after.find(['/', '?']).unwrap_or(after.len());
     let (name, rest) = after.split_at(end);
     (!name.is_empty()).then_some((name, Rest(rest)))

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use fanfare_types::limits;
 
+use crate::asynchronous::AsyncOptions;
+
 /// Settings of one data plane. [`Options::default`] listens on a free port of the loopback interface.
 #[derive(Clone)]
 pub struct Options {
@@ -31,6 +33,8 @@ pub struct Options {
     pub abandoned_wait: Duration,
     /// How long requests may go on when it shuts down.
     pub drain_timeout: Duration,
+    /// How asynchronous invocations are kept; `None`: they are not, and calls are refused.
+    pub asynchronous: Option<AsyncOptions>,
 }
 
 impl Default for Options {
@@ -46,6 +50,7 @@ impl Default for Options {
             header_read_timeout: Duration::from_secs(30),
             abandoned_wait: limits::ABANDONED_WAIT_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
+            asynchronous: None,
         }
     }
 }
@@ -64,6 +69,7 @@ impl std::fmt::Debug for Options {
             .field("header_read_timeout", &self.header_read_timeout)
             .field("abandoned_wait", &self.abandoned_wait)
             .field("drain_timeout", &self.drain_timeout)
+            .field("asynchronous", &self.asynchronous)
             .finish()
     }
 }

@@ -23,8 +23,18 @@ const READ_AHEAD_BYTES: usize = 16 * 1024;
 pub(crate) struct Payload {
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
-    rest: Incoming,
-    client: Arc<ClientState>,
+    rest: Rest,
+}
+
+/// Where the rest of a body comes from.
+enum Rest {
+    Client(Incoming, Arc<ClientState>),
+    /// Kept from before. One whose length was not told is sent as it came.
+    Kept {
+        bytes: Option<Bytes>,
+        counted: bool,
+        ended: bool,
+    },
 }
 
 /// Why a body did not come to its end.
@@ -38,12 +48,19 @@ pub(crate) enum BrokenOff {
 
 impl Payload {
     pub(crate) fn new(body: Incoming, client: Arc<ClientState>) -> Self {
-        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: body, client }
+        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: Rest::Client(body, client) }
+    }
+
+    /// A body that is here already.
+    pub(crate) fn kept(bytes: Bytes, counted: bool) -> Self {
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        let ended = counted && bytes.is_none();
+        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: Rest::Kept { bytes, counted, ended } }
     }
 
     /// Reads ahead as far as that goes. Resolves only if the client fails.
     pub(crate) async fn client_failed(&mut self) -> BrokenOff {
-        while self.ahead_bytes < READ_AHEAD_BYTES && !self.rest.is_end_stream() {
+        while self.ahead_bytes < READ_AHEAD_BYTES && !self.rest.is_at_end() {
             match poll_fn(|cx| self.poll_rest(cx)).await {
                 Some(Ok(frame)) => {
                     self.ahead_bytes += frame.data_ref().map_or(0, Bytes::len);
@@ -57,15 +74,32 @@ impl Payload {
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        let (body, client) = match &mut self.rest {
+            Rest::Client(body, client) => (body, client),
+            Rest::Kept { bytes, counted, ended } => {
+                let frame = bytes.take();
+                *ended = *counted || frame.is_none();
+                return Poll::Ready(frame.map(|bytes| Ok(Frame::data(bytes))));
+            }
+        };
         // Reading it would be the leave that only the function gives.
-        ready!(self.client.interim.poll_leave(cx));
-        match Pin::new(&mut self.rest).poll_frame(cx) {
+        ready!(client.interim.poll_leave(cx));
+        match Pin::new(body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 Poll::Ready(frame.map(|frame| frame.map(checked).map_err(BrokenOff::Failed)))
             }
             // Everything that was said is here, and it is not the whole body.
-            Poll::Pending if self.client.has_ended() => Poll::Ready(Some(Err(BrokenOff::Ended))),
+            Poll::Pending if client.has_ended() => Poll::Ready(Some(Err(BrokenOff::Ended))),
             Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Rest {
+    fn is_at_end(&self) -> bool {
+        match self {
+            Rest::Client(body, _) => body.is_end_stream(),
+            Rest::Kept { ended, .. } => *ended,
         }
     }
 }
@@ -93,12 +127,18 @@ impl Body for Payload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ahead.is_empty() && self.rest.is_end_stream()
+        self.ahead.is_empty() && self.rest.is_at_end()
     }
 
     fn size_hint(&self) -> SizeHint {
         let ahead = self.ahead_bytes as u64;
-        let rest = self.rest.size_hint();
+        let rest = match &self.rest {
+            Rest::Client(body, _) => body.size_hint(),
+            Rest::Kept { bytes, counted: true, .. } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Rest::Kept { .. } => SizeHint::default(),
+        };
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ahead));
         if let Some(upper) = rest.upper() {

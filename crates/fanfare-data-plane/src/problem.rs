@@ -85,12 +85,13 @@ impl Problem {
     }
 
     /// Seconds after which it is worth trying again, where waiting helps.
-    fn retry_after_s(&self) -> Option<u32> {
+    pub(crate) fn retry_after_s(&self) -> Option<u32> {
         match self.reason {
             Reason::QueueFull
             | Reason::DataPlaneFull
             | Reason::ShuttingDown
             | Reason::NotSynced
+            | Reason::AsyncQueueFull
             | Reason::Unavailable => Some(1),
             Reason::NoCapacity | Reason::StartTimeout => Some(5),
             _ => None,

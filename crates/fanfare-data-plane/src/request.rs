@@ -1,6 +1,7 @@
 //! The life of one request.
 
 use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::activity::UnderWay;
+use crate::asynchronous;
 use crate::body::{Body, Held};
 use crate::clock;
 use crate::core::Core;
@@ -124,6 +126,17 @@ async fn answer(
         return Err(Problem::new(Reason::TooLarge, detail).with_status(status).into());
     }
     check_form(&parts)?;
+    if asynchronous::route::parse(target_of(&parts)).is_some()
+        && !find::host_is_a_functions(shared, &parts).await?
+    {
+        let answer = asynchronous::api::answer(core, client, parts, body, accepted);
+        let refused = |refused: asynchronous::api::Refused| Failure {
+            problem: refused.problem,
+            timing: None,
+            function: refused.function,
+        };
+        return Box::pin(answer).await.map_err(refused);
+    }
     let (function, target) = find::find(shared, &parts).await?;
     let forwarded = peers::is_forwarded(core, &parts);
     let upgrade = Upgrade::take(parts.version, &parts.headers, &mut parts.extensions);
@@ -158,7 +171,7 @@ async fn answer(
             Forwarded::ServeHere(whole, still) => (body, held) = (Unsent::Again(whole), still),
         }
     }
-    let work = Work { parts, target, upgrade, trailers, accepted };
+    let work = Work { parts, target, upgrade, trailers, accepted, assigned: None };
     invoke(core, client, &function, work, body, held).await.map_err(|failure| failure.of(function))
 }
 
@@ -189,6 +202,47 @@ struct Work {
     /// The client takes trailers.
     trailers: bool,
     accepted: Timestamp,
+    /// Told when it has a slot.
+    assigned: Option<Box<dyn FnOnce()>>,
+}
+
+fn target_of(parts: &request::Parts) -> &str {
+    parts.uri.path_and_query().map_or("/", |target| target.as_str())
+}
+
+/// Why an attempt has no answer, and whether user code may have had the request.
+pub(crate) struct Unanswered {
+    pub(crate) problem: Problem,
+    pub(crate) reached: bool,
+}
+
+/// Sends a request that was kept to a sandbox, as one that has just come; `assigned` is called when it has a slot.
+pub(crate) async fn attempt(
+    core: &Rc<Core>,
+    function: &Arc<Function>,
+    parts: request::Parts,
+    trailers: bool,
+    payload: Payload,
+    under_way: UnderWay,
+    assigned: Box<dyn FnOnce()>,
+) -> Result<Response<Body>, Unanswered> {
+    let id = parts.headers.get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
+    let accepted = clock::now();
+    let Some(held) = Held::new(core, under_way) else {
+        let detail = format!("{} requests are held; no more may be", core.shared.options.requests_max);
+        return Err(Unanswered { problem: Problem::new(Reason::DataPlaneFull, detail), reached: false });
+    };
+    let work = Work { parts, target: None, upgrade: None, trailers, accepted, assigned: Some(assigned) };
+    // Its client has left long ago.
+    let client = Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    invoke(core, &client, function, work, Unsent::Fresh(payload), held).await.map_err(|failure| {
+        let problem = failure.problem;
+        function.count_problem(problem.reason);
+        core.shared.failures.note(function.id, &problem, &id);
+        // With a slot there is a timing. Those two reasons say that nothing was sent even so.
+        let unsent = matches!(problem.reason, Reason::QueueTimeout | Reason::BadRequest);
+        Unanswered { reached: failure.timing.is_some() && !unsent, problem }
+    })
 }
 
 /// A body of which nothing was sent.
@@ -249,6 +303,9 @@ async fn invoke(
                 }
             },
         };
+        if let Some(assigned) = work.assigned.take() {
+            assigned();
+        }
         let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, &place));
         match call.attempt(lease, body.whole(), held).await {
             Attempt::Answered(response) => return Ok(response),

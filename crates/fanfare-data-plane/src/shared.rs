@@ -8,6 +8,7 @@ use fanfare_types::{DataPlaneId, Reason};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
+use crate::asynchronous::Door;
 use crate::directory::Directory;
 use crate::failures::Failures;
 use crate::options::Options;
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) forwarded: AtomicU64,
     pub(crate) draining: AtomicBool,
     pub(crate) failures: Failures,
+    /// The way to the asynchronous invocations, where they are kept.
+    pub(crate) door: Option<Door>,
     peers: RwLock<Peers>,
     /// Requests answered by the platform that were for no function, by reason.
     problems: Mutex<Vec<(Reason, u64)>>,
@@ -38,7 +41,7 @@ struct Peers {
 }
 
 impl Shared {
-    pub(crate) fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options, door: Option<Door>) -> Self {
         Shared {
             options,
             directory: Directory::default(),
@@ -49,6 +52,7 @@ impl Shared {
             forwarded: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             failures: Failures::default(),
+            door,
             peers: RwLock::default(),
             problems: Mutex::default(),
         }
@@ -56,6 +60,18 @@ impl Shared {
 
     pub(crate) fn set_me(&self, me: DataPlaneId) {
         self.peers.write().me = Some(me);
+    }
+
+    /// This data plane's number, once it is known.
+    pub(crate) fn me(&self) -> Option<DataPlaneId> {
+        self.peers.read().me
+    }
+
+    /// The other data planes, and where they are.
+    pub(crate) fn peers(&self) -> Vec<(DataPlaneId, Arc<str>)> {
+        let peers = self.peers.read();
+        let others = peers.addresses.iter().filter(|(id, _)| Some(**id) != peers.me);
+        others.map(|(id, address)| (*id, address.clone())).collect()
     }
 
     pub(crate) fn set_peers(&self, peers: Vec<(DataPlaneId, Arc<str>)>) {

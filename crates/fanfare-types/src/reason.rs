@@ -102,6 +102,22 @@ reasons! {
     NotSynced = "not-synced", 503, "try again in a moment";
     /// The control plane that was asked is not the leader, or cannot reach its store.
     Unavailable = "unavailable", 503, "try again in a moment";
+    /// No asynchronous invocation of that id is kept.
+    InvocationNotFound = "invocation-not-found", 404, "list what is kept with `fanfare async list`; results are dropped after a day, dead letters after a week";
+    /// The asynchronous invocation has ended, so it cannot be cancelled.
+    InvocationEnded = "invocation-ended", 409, "`fanfare async status` says how it ended";
+    /// The asynchronous invocation has no letter that could be replayed.
+    NotReplayable = "not-replayable", 409, "only failed and dead invocations can be replayed, each once";
+    /// The asynchronous invocation was cancelled.
+    InvocationCancelled = "invocation-cancelled", 410, "its caller did not want it any more";
+    /// The asynchronous invocation was cut short by a crash and may not be repeated.
+    InvocationLost = "invocation-lost", 502, "it may have been executed; `fanfare async replay` calls it again";
+    /// The asynchronous invocation became too old before it succeeded.
+    MaxAgeExceeded = "max-age-exceeded", 504, "`fanfare async status` has the last failure; `fanfare async replay` calls it again";
+    /// The idempotency key came before, with another request.
+    IdempotencyKeyReused = "idempotency-key-reused", 422, "use another key for another request";
+    /// As many asynchronous invocations are kept open as may be.
+    AsyncQueueFull = "async-queue-full", 429, "try again later, or add a data plane";
     /// Something that should never happen.
     Internal = "internal", 500, "please report it with the request id";
 }

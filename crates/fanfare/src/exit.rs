@@ -35,13 +35,16 @@ impl Exit {
     /// The exit code for a reason that the platform gives.
     pub(crate) fn of(reason: Reason) -> Exit {
         match reason {
-            Reason::FunctionNotFound | Reason::RouteNotFound => Exit::NotFound,
+            Reason::FunctionNotFound | Reason::RouteNotFound | Reason::InvocationNotFound => Exit::NotFound,
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
             Reason::BadRequest
             | Reason::InvalidField
             | Reason::NoEarlierRevision
             | Reason::FunctionExists
-            | Reason::TooLarge => Exit::Usage,
+            | Reason::TooLarge
+            | Reason::InvocationEnded
+            | Reason::NotReplayable
+            | Reason::IdempotencyKeyReused => Exit::Usage,
             Reason::HandlerError
             | Reason::SandboxExited
             | Reason::OutOfMemory

@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod answers;
+mod asynchronous;
 mod client;
 mod control;
 mod cores;

@@ -202,6 +202,20 @@ pub(crate) fn start_at(
     DataPlane::start(options, Dialer::in_process(Arc::new(TestHub(links))), CancellationToken::new())
 }
 
+/// Starts a data plane with a log, without waiting for anything.
+pub(crate) fn start_at_with(
+    kept: fanfare_data_plane::AsyncOptions,
+) -> Result<Handle, fanfare_data_plane::StartError> {
+    let options = Options { asynchronous: Some(kept), ..Options::default() };
+    DataPlane::start(options, nowhere(), CancellationToken::new())
+}
+
+/// The way to a control plane that says nothing.
+pub(crate) fn nowhere() -> Dialer {
+    let (links, _) = mpsc::unbounded_channel();
+    Dialer::in_process(Arc::new(TestHub(links)))
+}
+
 pub(crate) struct Rig {
     pub(crate) data_plane: Handle,
     pub(crate) shutdown: CancellationToken,

@@ -1,0 +1,129 @@
+//! How the cores reach the keeper.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fanfare_async::{Accepted, Filter, InvocationId, Offer, Record, Refusal, StateKind};
+use fanfare_types::Reason;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::message::Response;
+use super::options::AsyncOptions;
+use crate::problem::Problem;
+
+/// Questions that wait for the keeper; the next one waits to be queued.
+pub(crate) const ASKS_MAX: usize = 1_024;
+/// Bytes of requests and results that are in memory on their way between clients and the log.
+const TRANSFER_BYTES_MAX: usize = 256 << 20;
+const KIB: usize = 1 << 10;
+
+/// A question to the keeper, with where its answer goes. Every answer is told once all that the keeper knew when it
+/// gave it is durable.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Offer {
+        offer: Offer,
+        payload: Bytes,
+        room: Room,
+        tell: oneshot::Sender<Result<Accepted, Refusal>>,
+    },
+    Look {
+        id: InvocationId,
+        tell: oneshot::Sender<Option<Seen>>,
+    },
+    /// Told when the call has ended.
+    Watch {
+        id: InvocationId,
+        tell: oneshot::Sender<()>,
+    },
+    Result {
+        id: InvocationId,
+        tell: oneshot::Sender<Option<Outcome>>,
+    },
+    Cancel {
+        id: InvocationId,
+        tell: oneshot::Sender<Result<Seen, Refusal>>,
+    },
+    Replay {
+        id: InvocationId,
+        nonce: u64,
+        tell: oneshot::Sender<Result<InvocationId, Refusal>>,
+    },
+    List {
+        filter: Filter,
+        after: u64,
+        limit: usize,
+        tell: oneshot::Sender<(Vec<Seen>, bool)>,
+    },
+}
+
+/// A call as it is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) record: Record,
+    pub(crate) kind: StateKind,
+    /// While it pauses: for how long.
+    pub(crate) next_in_ms: Option<u64>,
+}
+
+/// A call, and its result if it has one.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) seen: Seen,
+    pub(crate) result: Result<Option<Response>, String>,
+}
+
+/// Room for bytes on their way, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The way to the keeper.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) options: AsyncOptions,
+    asks: mpsc::Sender<Ask>,
+    transfer: Arc<Semaphore>,
+}
+
+impl Door {
+    pub(crate) fn new(options: AsyncOptions) -> (Self, mpsc::Receiver<Ask>) {
+        let (asks, to_keeper) = mpsc::channel(ASKS_MAX);
+        let transfer = Arc::new(Semaphore::new(TRANSFER_BYTES_MAX / KIB));
+        (Door { options, asks, transfer }, to_keeper)
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Ask,
+    ) -> Result<T, Problem> {
+        let closed = || {
+            let detail =
+                "the log of asynchronous invocations cannot be used at the moment; nothing of it is lost";
+            Problem::new(Reason::Unavailable, detail)
+        };
+        let (tell, answer) = oneshot::channel();
+        self.asks.send(question(tell)).await.map_err(|_| closed())?;
+        // It drops what it cannot make durable.
+        answer.await.map_err(|_| closed())
+    }
+
+    /// Room for so many bytes in memory.
+    pub(crate) fn room(&self, bytes: u64) -> Result<Room, Problem> {
+        let units = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(KIB);
+        if units == 0 {
+            return Ok(Room { _permit: None });
+        }
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let permit = self.transfer.clone().try_acquire_many_owned(units).map_err(|_| {
+            let detail = format!(
+                "requests and results of asynchronous invocations with {} MiB are on their way; no more may be",
+                TRANSFER_BYTES_MAX >> 20
+            );
+            Problem::new(Reason::DataPlaneFull, detail)
+        })?;
+        Ok(Room { _permit: Some(permit) })
+    }
+}

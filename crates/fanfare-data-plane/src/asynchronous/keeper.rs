@@ -1,0 +1,97 @@
+//! The thread that keeps the calls: one session after another, each from what the log holds.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare_store::Store;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::door::Ask;
+use super::log::{self, Loaded, Log, LogError};
+use super::options::AsyncOptions;
+use super::session::Session;
+use crate::core::Core;
+
+/// Pauses before a log that failed is read again; doubles to the maximum.
+const RELOAD_MIN: Duration = Duration::from_millis(100);
+const RELOAD_MAX: Duration = Duration::from_secs(10);
+
+/// Keeps the calls of one data plane.
+///
+/// If the log fails, what was decided and is not written is forgotten: attempts are ended, questions are answered
+/// `unavailable`, and everything goes on from the log, as after a crash.
+pub(crate) struct Keeper {
+    options: AsyncOptions,
+    asks: mpsc::Receiver<Ask>,
+    store: Arc<dyn Store>,
+    opened: Option<(Log, Loaded)>,
+}
+
+impl Keeper {
+    /// Opens the log. Blocks while it is verified and read.
+    ///
+    /// # Errors
+    /// [`LogError`]; the log is as it was then.
+    pub(crate) fn open(options: AsyncOptions, asks: mpsc::Receiver<Ask>) -> Result<Self, LogError> {
+        let directory = options.directory.clone();
+        // A thread of its own: the caller's may be one that runs an event loop.
+        let opening = std::thread::spawn(move || -> Result<_, LogError> {
+            let store = log::open(&directory)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime =
+                runtime.map_err(|error| LogError::Corrupt(format!("it cannot be read: {error}")))?;
+            let opened = runtime.block_on(Log::load(store.clone()));
+            if opened.is_err() {
+                runtime.block_on(store.close());
+            }
+            opened.map(|opened| (store, opened))
+        });
+        let (store, opened) =
+            opening.join().unwrap_or_else(|_| Err(LogError::Corrupt("reading it broke off".to_owned())))?;
+        Ok(Keeper { options, asks, store, opened: Some(opened) })
+    }
+
+    /// Runs until `shutdown`, and then until what is under way has ended or its time is over.
+    pub(crate) async fn run(mut self, core: Rc<Core>, shutdown: CancellationToken) {
+        let mut pause = RELOAD_MIN;
+        loop {
+            let opened = match self.opened.take() {
+                Some(opened) => Ok(opened),
+                None => Log::load(self.store.clone()).await,
+            };
+            let failed = match opened {
+                Ok((log, loaded)) => {
+                    pause = RELOAD_MIN;
+                    let session = Session::begin(&core, &self.options, &self.store, log, loaded);
+                    match session.run(&mut self.asks, &shutdown).await {
+                        Ok(()) => break,
+                        Err(error) => LogError::from(error),
+                    }
+                }
+                Err(error) => error,
+            };
+            tracing::error!(error = %failed, ?pause, "the log of asynchronous invocations failed; reading it again");
+            if self.refuse_for(pause, &shutdown).await {
+                break;
+            }
+            pause = (pause * 2).min(RELOAD_MAX);
+        }
+        self.asks.close();
+        self.store.close().await;
+    }
+
+    /// Lets a time pass; whoever asks meanwhile is told that there is no answer. Whether it is to stop.
+    async fn refuse_for(&mut self, pause: Duration, shutdown: &CancellationToken) -> bool {
+        let over = tokio::time::sleep(pause);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return false,
+                () = shutdown.cancelled() => return true,
+                ask = self.asks.recv() => drop(ask),
+            }
+        }
+    }
+}
