@@ -66,9 +66,9 @@ fn contract(handler: HandlerDocument) -> Result<Contract, FieldError> {
         HandlerDocument::Node { file, handler } => {
             Ok(Contract::Node { file: code_path(file)?, handler: handler_name(handler)? })
         }
-        HandlerDocument::Http { command, inherits_listener } => {
+        HandlerDocument::Http { command, inherits_listener, protocol } => {
             check_command(&command)?;
-            Ok(Contract::Http { command, inherits_listener })
+            Ok(Contract::Http { command, inherits_listener, protocol: protocol.into() })
         }
         HandlerDocument::Fake {} => Ok(Contract::Fake),
     }
@@ -214,9 +214,14 @@ fn timeouts(document: &TimeoutsDocument) -> Result<Timeouts, FieldError> {
     let defaults = Timeouts::default();
     let min = limits::TIMEOUT_MIN;
     let (start_max, request_max) = (limits::START_TIMEOUT_MAX, limits::REQUEST_TIMEOUT_MAX);
+    let idle = match document.idle.as_ref().map(|idle| (idle, idle.duration())) {
+        None | Some((_, Some(Duration::ZERO))) => None,
+        Some((idle, _)) => Some(duration("timeouts.idle", Some(idle), min, min, request_max)?),
+    };
     Ok(Timeouts {
         start: duration("timeouts.start", document.start.as_ref(), defaults.start, min, start_max)?,
         request: duration("timeouts.request", document.request.as_ref(), defaults.request, min, request_max)?,
+        idle,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fanfare_types::{Balance, Contract, FunctionSpec};
+use fanfare_types::{Balance, Contract, FunctionSpec, Protocol};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
@@ -77,6 +77,9 @@ pub enum HandlerDocument {
         /// Whether it serves on the listening socket that it inherits as descriptor 3 instead. Default false.
         #[serde(default)]
         inherits_listener: bool,
+        /// What it speaks. Default `http1`.
+        #[serde(default)]
+        protocol: ProtocolName,
     },
     /// Nothing is run; the `fake` runtime answers.
     Fake {},
@@ -133,6 +136,38 @@ pub struct TimeoutsDocument {
     /// From accepted to answered, waiting included. Default 60 s; 1 ms to 24 h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Quantity>,
+    /// The longest that no byte of a request in its sandbox may move. Default 0: no such limit; else 1 ms to 24 h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Quantity>,
+}
+
+/// What a program speaks on its socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProtocolName {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2 without TLS, begun with it (prior knowledge), as gRPC servers do.
+    H2c,
+}
+
+impl From<Protocol> for ProtocolName {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Http1 => ProtocolName::Http1,
+            Protocol::H2c => ProtocolName::H2c,
+        }
+    }
+}
+
+impl From<ProtocolName> for Protocol {
+    fn from(name: ProtocolName) -> Self {
+        match name {
+            ProtocolName::Http1 => Protocol::Http1,
+            ProtocolName::H2c => Protocol::H2c,
+        }
+    }
 }
 
 /// How a data plane chooses among free slots.
@@ -289,6 +324,7 @@ impl From<&FunctionSpec> for FunctionDocument {
             timeouts: TimeoutsDocument {
                 start: Some(Quantity::from_duration(spec.timeouts.start)),
                 request: Some(Quantity::from_duration(spec.timeouts.request)),
+                idle: spec.timeouts.idle.map(Quantity::from_duration),
             },
             scaling: ScalingDocument::from(&spec.scaling),
             queue_limit: Some(spec.queue_limit),
@@ -302,8 +338,8 @@ impl From<&Contract> for HandlerDocument {
         match contract.clone() {
             Contract::Python { file, handler } => HandlerDocument::Python { file, handler },
             Contract::Node { file, handler } => HandlerDocument::Node { file, handler },
-            Contract::Http { command, inherits_listener } => {
-                HandlerDocument::Http { command, inherits_listener }
+            Contract::Http { command, inherits_listener, protocol } => {
+                HandlerDocument::Http { command, inherits_listener, protocol: protocol.into() }
             }
             Contract::Fake => HandlerDocument::Fake {},
         }

@@ -31,7 +31,8 @@ pub use cluster::{
 };
 pub use field_error::FieldError;
 pub use function::{
-    BalanceName, EnvDocument, FunctionDocument, HandlerDocument, LimitsDocument, TimeoutsDocument,
+    BalanceName, EnvDocument, FunctionDocument, HandlerDocument, LimitsDocument, ProtocolName,
+    TimeoutsDocument,
 };
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use quantity::{Quantity, parse_bytes, parse_cpus, parse_duration};

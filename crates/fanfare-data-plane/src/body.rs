@@ -11,6 +11,7 @@ use fanfare_http1::{ErrorKind, ResponseBody};
 use fanfare_types::Timestamp;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use crate::activity::UnderWay;
@@ -18,6 +19,7 @@ use crate::core::Core;
 use crate::deadlines::Watched;
 use crate::lease::Lease;
 use crate::payload::Payload;
+use crate::progress::Late;
 use crate::proof;
 use crate::stream::Stream;
 use crate::upstream::Connection;
@@ -26,7 +28,33 @@ use crate::upstream::Connection;
 pub(crate) type Recycle = Box<dyn FnOnce(Connection)>;
 
 /// The rest of a response from a sandbox or another data plane.
-pub(crate) type Upstream = ResponseBody<Stream, Payload, Recycle>;
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the usual one; a box would cost every request"
+)]
+pub(crate) enum Upstream {
+    Http1(ResponseBody<Stream, Payload, Recycle>),
+    Http2(Incoming),
+}
+
+impl Upstream {
+    /// After an answer that changes the protocol: the stream, and what was said on it already.
+    pub(crate) fn into_upgraded(self) -> Option<(Stream, Bytes)> {
+        match self {
+            Upstream::Http1(body) => body.into_upgraded(),
+            Upstream::Http2(_) => None,
+        }
+    }
+}
+
+/// Why a response broke off.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error(transparent)]
+    Http1(#[from] fanfare_http1::Error),
+    #[error(transparent)]
+    Http2(#[from] hyper::Error),
+}
 
 /// The body of an answer: the platform's own words, or a function's as they come.
 pub(crate) enum Body {
@@ -57,10 +85,12 @@ const AHEAD_MAX: usize = 2;
 pub(crate) enum Cut {
     #[error("the request's time ran out in the middle of the response")]
     Timeout,
+    #[error("no byte of the response moved for longer than may be")]
+    Idle,
     #[error("the sandbox ended in the middle of the response")]
     Gone,
     #[error("the response broke off: {0}")]
-    Upstream(fanfare_http1::Error),
+    Upstream(#[source] Broken),
 }
 
 /// Counts a request for as long as it lives.
@@ -99,7 +129,7 @@ impl Body {
         lease: Option<Rc<Lease>>,
         deadline: Timestamp,
         held: Held,
-    ) -> Result<Self, fanfare_http1::Error> {
+    ) -> Result<Self, Broken> {
         let mut ahead = Ahead::new();
         while ahead.len() < AHEAD_MAX && !upstream.is_end_stream() {
             let poll = |cx: &mut Context<'_>| Poll::Ready(Pin::new(&mut upstream).poll_frame(cx));
@@ -128,8 +158,10 @@ impl Body {
 
 impl Streaming {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        if self.watched.poll_expired(cx) {
-            return Poll::Ready(Some(Err(Cut::Timeout)));
+        match self.watched.poll_expired(cx) {
+            None => {}
+            Some(Late::Total) => return Poll::Ready(Some(Err(Cut::Timeout))),
+            Some(Late::Idle) => return Poll::Ready(Some(Err(Cut::Idle))),
         }
         if !self.ahead.is_empty() {
             return Poll::Ready(Some(Ok(self.ahead.remove(0))));
@@ -140,6 +172,7 @@ impl Streaming {
         };
         match frame {
             Some(Ok(frame)) => {
+                self.watched.touch();
                 if upstream.is_end_stream() {
                     self.complete();
                 }
@@ -152,7 +185,7 @@ impl Streaming {
             Some(Err(error)) => {
                 tracing::debug!(%error, "a response broke off");
                 if let Some(lease) = self.watched.lease() {
-                    let by_client = matches!(error.kind(), ErrorKind::RequestBody(_));
+                    let by_client = matches!(&error, Broken::Http1(error) if matches!(error.kind(), ErrorKind::RequestBody(_)));
                     lease.fail(if by_client { Outcome::Abandoned } else { Outcome::Broken });
                 }
                 Poll::Ready(Some(Err(Cut::Upstream(error))))
@@ -186,6 +219,32 @@ impl Drop for Streaming {
     fn drop(&mut self) {
         if let (Some(lease), Some(upstream)) = (self.watched.lease(), self.upstream.take()) {
             proof::pursue_rest(lease, upstream);
+        }
+    }
+}
+
+impl HttpBody for Upstream {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match self.get_mut() {
+            Upstream::Http1(body) => Pin::new(body).poll_frame(cx).map_err(Broken::Http1),
+            Upstream::Http2(body) => Pin::new(body).poll_frame(cx).map_err(Broken::Http2),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Upstream::Http1(body) => body.is_end_stream(),
+            Upstream::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Upstream::Http1(body) => body.size_hint(),
+            Upstream::Http2(body) => body.size_hint(),
         }
     }
 }

@@ -9,7 +9,7 @@ use fanfare_dispatch::Event;
 use fanfare_link::{Dialer, EpochGate, Link};
 use fanfare_types::limits::{FAILURES_PER_REPORT_MAX, HEARTBEAT_INTERVAL, REPORT_INTERVAL};
 use fanfare_types::{
-    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, SandboxId, ToDataPlane,
+    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, Protocol, SandboxId, ToDataPlane,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -298,7 +298,8 @@ impl Control {
             self.outlet.send(FromDataPlane::Released { sandbox, slots, retired: true });
             return;
         };
-        let Some(endpoint) = Endpoint::parse(endpoint) else {
+        let (protocol, address) = Protocol::of(endpoint);
+        let Some(address) = Endpoint::parse(address) else {
             tracing::error!(%sandbox, endpoint, "not an endpoint");
             self.outlet.send(FromDataPlane::Condemned { sandbox, why: Condemned::Broken });
             self.outlet.send(FromDataPlane::Released { sandbox, slots, retired: false });
@@ -306,7 +307,7 @@ impl Control {
         };
         // First, so that a grant that is given back at once takes the entry out again.
         self.shared.directory.add_sandbox(sandbox, &known.function);
-        let upstream = Arc::new(Upstream::new(sandbox, endpoint));
+        let upstream = Arc::new(Upstream::new(sandbox, address, protocol));
         known.function.grant(&self.shared, &upstream, revision, slots, stages);
     }
 

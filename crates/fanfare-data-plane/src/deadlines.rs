@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::body::Held;
 use crate::clock;
 use crate::lease::Lease;
+use crate::progress::{Late, Progress};
 
 /// The deadlines of one core, earliest first.
 #[derive(Default)]
@@ -28,10 +29,12 @@ pub(crate) struct Deadlines {
 /// A response under way.
 pub(crate) struct Watched {
     deadlines: Rc<Deadlines>,
-    key: (Timestamp, u64),
+    /// Its place among the entries.
+    key: Cell<(Timestamp, u64)>,
+    deadline: Timestamp,
     lease: Option<Rc<Lease>>,
     held: RefCell<Option<Held>>,
-    expired: Cell<bool>,
+    expired: Cell<Option<Late>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -46,13 +49,15 @@ impl Deadlines {
     ) -> Rc<Watched> {
         let number = self.next.get();
         self.next.set(number + 1);
-        let key = (deadline, number);
+        let progress = lease.as_ref().and_then(|lease| lease.progress.as_ref());
+        let key = (progress.map_or(deadline, |progress| progress.until().min(deadline)), number);
         let watched = Rc::new(Watched {
             deadlines: self.clone(),
-            key,
+            key: Cell::new(key),
+            deadline,
             lease,
             held: RefCell::new(Some(held)),
-            expired: Cell::new(false),
+            expired: Cell::new(None),
             waker: RefCell::new(None),
         });
         let mut entries = self.entries.borrow_mut();
@@ -81,7 +86,10 @@ impl Deadlines {
             }
             let over = self.entries.borrow_mut().pop_first();
             if let Some(watched) = over.and_then(|(_, watched)| watched.upgrade()) {
-                watched.expire();
+                match watched.late(clock::now()) {
+                    Some(late) => watched.expire(late),
+                    None => watched.renew(),
+                }
             }
         }
     }
@@ -92,20 +100,47 @@ impl Watched {
         self.lease.as_ref()
     }
 
-    /// Whether the deadline has passed; the task is woken when it does.
-    pub(crate) fn poll_expired(&self, cx: &mut Context<'_>) -> bool {
-        if self.expired.get() {
-            return true;
+    /// A byte of it has moved.
+    pub(crate) fn touch(&self) {
+        if let Some(progress) = self.progress() {
+            progress.touch();
+        }
+    }
+
+    fn progress(&self) -> Option<&Progress> {
+        self.lease.as_ref()?.progress.as_deref()
+    }
+
+    /// Which of its times has run out.
+    fn late(&self, now: Timestamp) -> Option<Late> {
+        if now >= self.deadline {
+            return Some(Late::Total);
+        }
+        self.progress().is_some_and(|progress| now >= progress.until()).then_some(Late::Idle)
+    }
+
+    /// Something has moved since its place was chosen.
+    fn renew(self: &Rc<Self>) {
+        let until = self.progress().map_or(self.deadline, |progress| progress.until().min(self.deadline));
+        let key = (until, self.key.get().1);
+        self.key.set(key);
+        self.deadlines.entries.borrow_mut().insert(key, Rc::downgrade(self));
+    }
+
+    /// Which of its times has run out; the task is woken when one does.
+    pub(crate) fn poll_expired(&self, cx: &mut Context<'_>) -> Option<Late> {
+        if let Some(late) = self.expired.get() {
+            return Some(late);
         }
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             *waker = Some(cx.waker().clone());
         }
-        false
+        None
     }
 
-    fn expire(&self) {
-        self.expired.set(true);
+    fn expire(&self, late: Late) {
+        self.expired.set(Some(late));
         if let Some(lease) = &self.lease {
             lease.fail(Outcome::TimedOut);
         }
@@ -119,6 +154,6 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.deadlines.entries.borrow_mut().remove(&self.key);
+        self.deadlines.entries.borrow_mut().remove(&self.key.get());
     }
 }

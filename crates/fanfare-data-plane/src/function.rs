@@ -45,6 +45,7 @@ struct Inner {
     upstreams: Vec<Option<Arc<Upstream>>>,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     request_timeout: Duration,
+    idle_timeout: Option<Duration>,
     concurrency: u32,
     outlet: Arc<Outlet>,
     /// When the demand was last told.
@@ -100,6 +101,8 @@ pub(crate) struct Place {
     pub(crate) lane: u32,
     /// Sandboxes have several slots: there may be others' requests beside it.
     pub(crate) shared: bool,
+    /// The longest that no byte of it may move in a sandbox, if that is limited.
+    pub(crate) idle: Option<Duration>,
 }
 
 /// What a step is about, beyond its event.
@@ -129,6 +132,7 @@ impl Function {
                 upstreams: Vec::new(),
                 waiting: HashMap::new(),
                 request_timeout: route.request_timeout,
+                idle_timeout: route.idle_timeout,
                 concurrency: route.concurrency,
                 outlet,
                 demanded: Timestamp::ZERO,
@@ -160,7 +164,8 @@ impl Function {
         inner.counters.arrivals += 1;
         let deadline = accepted + inner.request_timeout;
         let shared_sandbox = inner.concurrency > 1;
-        let place = Place { waiter: inner.queue.next_waiter(), deadline, key, lane, shared: shared_sandbox };
+        let (waiter, idle) = (inner.queue.next_waiter(), inner.idle_timeout);
+        let place = Place { waiter, deadline, key, lane, shared: shared_sandbox, idle };
         let event = Event::Arrive { waiter: place.waiter, deadline, key, lane };
         let taken = self.take(shared, inner, accepted, place, event);
         (place, taken)
@@ -245,6 +250,7 @@ impl Function {
     pub(crate) fn update(self: &Arc<Self>, shared: &Shared, route: &FunctionRoute) {
         let mut inner = self.inner.lock();
         inner.request_timeout = route.request_timeout;
+        inner.idle_timeout = route.idle_timeout;
         inner.concurrency = route.concurrency;
         drop(inner);
         self.apply(shared, Event::Route(route.clone()));
@@ -317,6 +323,7 @@ mod tests {
             revision: 1,
             name: FunctionName::new("f").unwrap(),
             concurrency: 1,
+            idle_timeout: None,
             request_timeout: Duration::from_secs(60),
             queue_limit: 9,
             balance: Balance::Knative,
@@ -329,7 +336,7 @@ mod tests {
         // Its end of the channel is gone, and its word about it is still on the way.
         drop((wait(), wait()));
         let mut third = wait();
-        let upstream = Arc::new(Upstream::new(SandboxId(1), Endpoint::Unix("/s".into())));
+        let upstream = Arc::new(Upstream::new(SandboxId(1), Endpoint::Unix("/s".into()), Default::default()));
         function.grant(&shared, &upstream, 1, 1, None);
         let Ok(Answer::Slot(slot)) = third.try_recv() else { panic!("the slot is lost") };
         function.finish(&shared, &slot, Outcome::Clean, clock::now());

@@ -8,31 +8,33 @@ use std::time::Duration;
 use bytes::Bytes;
 use fanfare_dispatch::Outcome;
 use fanfare_http1::{ErrorKind, Malformed, RequestBody, RequestHead, SendError};
-use fanfare_types::{Reason, Timestamp};
+use fanfare_types::{Protocol, Reason, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::{Method, Response, StatusCode};
 use tokio::time::timeout;
 
-use crate::body::{self, Body, Held, Recycle};
+use crate::body::{Body, Broken, Held, Recycle, Upstream};
 use crate::clock;
 use crate::core::Core;
 use crate::failures;
 use crate::headers::{self, Client};
+use crate::http2;
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::problem::Problem;
-use crate::proof::Sent;
+use crate::progress::{self, Late};
+use crate::proof::{Http1Exchange, Sent};
 use crate::request::SERVER_TIMING;
 use crate::timing::Timing;
 use crate::upgrade::Upgrade;
 use crate::upstream::{Connection, LAST_WORDS_WAIT};
 
 /// Tells the sandbox how many milliseconds the request has left.
-const DEADLINE: HeaderName = HeaderName::from_static("x-fanfare-deadline-ms");
+pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("x-fanfare-deadline-ms");
 /// How long the control plane may take to say how a sandbox ended that broke its connection.
 const CAUSE_WAIT: Duration = Duration::from_millis(100);
 /// A sandbox that cannot be connected to within this is to blame for it; with less the request came too late.
-const CONNECT_TIME_FAIR: Duration = Duration::from_millis(100);
+pub(crate) const CONNECT_TIME_FAIR: Duration = Duration::from_millis(100);
 
 /// A request as the sandbox gets it.
 pub(crate) struct Call<'a> {
@@ -68,6 +70,9 @@ impl Call<'_> {
         mut body: RequestBody<Payload>,
         held: Held,
     ) -> Attempt {
+        if lease.slot.upstream.protocol == Protocol::H2c {
+            return self.attempt_http2(lease, body, held).await;
+        }
         loop {
             let now = clock::now();
             let left = lease.deadline.since(now);
@@ -91,9 +96,9 @@ impl Call<'_> {
             };
             match self.send(&lease, connection, body).await {
                 Ok(response) => return self.answered(lease, response, held).await,
-                Err(Unanswered::Timeout) => {
+                Err(Unanswered::Late(late)) => {
                     lease.fail(Outcome::TimedOut);
-                    return self.failed(&lease, self.timed_out(&lease));
+                    return self.failed(&lease, self.late(&lease, late));
                 }
                 Err(Unanswered::Gone) => {
                     let problem =
@@ -113,7 +118,7 @@ impl Call<'_> {
                     return Attempt::Unreached { body, held, why: io::Error::other(error.to_string()) };
                 }
                 Err(Unanswered::Failed(failed)) => {
-                    let problem = failure(&lease, &failed.error).await;
+                    let problem = failure_http1(&lease, &failed.error).await;
                     return self.failed(&lease, problem);
                 }
             }
@@ -125,7 +130,7 @@ impl Call<'_> {
         lease: &Rc<Lease>,
         connection: Connection,
         body: RequestBody<Payload>,
-    ) -> Result<Response<body::Upstream>, Unanswered> {
+    ) -> Result<Response<Upstream>, Unanswered> {
         let left = lease.deadline.since(clock::now());
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         self.headers.insert(DEADLINE, HeaderValue::from(left_ms));
@@ -142,8 +147,9 @@ impl Call<'_> {
             Box::new(move |connection| lease.complete(Some(connection)))
         };
         lease.sending();
-        let sent = Sent::new(connection.start(head, body, recycle), lease.clone());
-        let mut exchange = pin!(timeout(left, client.interim.until_answered(sent)));
+        let sent = Sent::new(Http1Exchange(connection.start(head, body, recycle)), lease.clone());
+        let exchange = client.interim.until_answered(sent);
+        let mut exchange = pin!(progress::within(left, lease.progress.as_ref(), exchange));
         let answer = tokio::select! {
             biased;
             answer = exchange.as_mut() => answer,
@@ -156,14 +162,14 @@ impl Call<'_> {
         match answer {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(failed)) => Err(Unanswered::Failed(failed)),
-            Err(_) => Err(Unanswered::Timeout),
+            Err(late) => Err(Unanswered::Late(late)),
         }
     }
 
-    async fn answered(
+    pub(crate) async fn answered(
         &mut self,
         lease: Rc<Lease>,
-        response: Response<body::Upstream>,
+        response: Response<Upstream>,
         held: Held,
     ) -> Attempt {
         let (timing, function) = (self.timing(&lease), lease.function());
@@ -192,7 +198,7 @@ impl Call<'_> {
         }
     }
 
-    fn failed(&self, lease: &Lease, problem: Problem) -> Attempt {
+    pub(crate) fn failed(&self, lease: &Lease, problem: Problem) -> Attempt {
         Attempt::Failed(problem, self.timing(lease))
     }
 
@@ -203,7 +209,7 @@ impl Call<'_> {
         Timing { accepted: self.accepted, assigned, why, stages }.header(clock::now())
     }
 
-    fn too_late(&self) -> Problem {
+    pub(crate) fn too_late(&self) -> Problem {
         let waited = clock::now().since(self.accepted).as_secs_f64();
         Problem::new(
             Reason::QueueTimeout,
@@ -211,7 +217,21 @@ impl Call<'_> {
         )
     }
 
-    fn timed_out(&self, lease: &Lease) -> Problem {
+    /// A time of the request has run out in its sandbox.
+    pub(crate) fn late(&self, lease: &Lease, late: Late) -> Problem {
+        match (late, &lease.progress) {
+            (Late::Idle, Some(progress)) => {
+                let limit = progress.limit.as_secs_f64();
+                Problem::new(
+                    Reason::IdleTimeout,
+                    format!("no byte of the request or its answer moved for {limit} s"),
+                )
+            }
+            _ => self.timed_out(lease),
+        }
+    }
+
+    pub(crate) fn timed_out(&self, lease: &Lease) -> Problem {
         let limit = lease.deadline.since(self.accepted).as_secs_f64();
         Problem::new(Reason::RequestTimeout, format!("the function did not answer within its {limit} s"))
     }
@@ -228,14 +248,21 @@ fn never_sent(error: &fanfare_http1::Error) -> bool {
 }
 
 enum Unanswered {
-    Timeout,
+    Late(Late),
     /// The sandbox has ended, and nothing more came of it.
     Gone,
     Failed(SendError<Payload>),
 }
 
 /// Why no response came though user code may have had the request.
-async fn failure(lease: &Lease, error: &fanfare_http1::Error) -> Problem {
+pub(crate) async fn failure(lease: &Lease, error: &Broken) -> Problem {
+    match error {
+        Broken::Http1(error) => failure_http1(lease, error).await,
+        Broken::Http2(error) => hung_up(lease, &http2::describe(error)).await,
+    }
+}
+
+async fn failure_http1(lease: &Lease, error: &fanfare_http1::Error) -> Problem {
     match error.kind() {
         ErrorKind::Request(why) => {
             lease.fail(Outcome::NeverSent);
@@ -249,14 +276,17 @@ async fn failure(lease: &Lease, error: &fanfare_http1::Error) -> Problem {
             lease.fail(Outcome::Broken);
             Problem::new(Reason::BadResponse, format!("the function's answer is not valid HTTP: {why}"))
         }
-        ErrorKind::Closed | ErrorKind::Io(_) => {
-            // The slot stays taken meanwhile: whether the sandbox lives is what is being found out.
-            let problem = match lease.slot.upstream.cause(CAUSE_WAIT).await {
-                Some(cause) => Problem::gone(cause),
-                None => Problem::new(Reason::ConnectionClosed, format!("no answer came: {error}")),
-            };
-            lease.fail(Outcome::Broken);
-            problem
-        }
+        ErrorKind::Closed | ErrorKind::Io(_) => hung_up(lease, &error.to_string()).await,
     }
+}
+
+/// The sandbox has closed its connection: why, if it has ended.
+async fn hung_up(lease: &Lease, error: &str) -> Problem {
+    // The slot stays taken meanwhile: whether the sandbox lives is what is being found out.
+    let problem = match lease.slot.upstream.cause(CAUSE_WAIT).await {
+        Some(cause) => Problem::gone(cause),
+        None => Problem::new(Reason::ConnectionClosed, format!("no answer came: {error}")),
+    };
+    lease.fail(Outcome::Broken);
+    problem
 }

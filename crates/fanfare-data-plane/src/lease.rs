@@ -10,6 +10,7 @@ use fanfare_types::{FunctionId, Timestamp};
 use crate::clock;
 use crate::core::Core;
 use crate::function::{Function, Place, Slot};
+use crate::progress::Progress;
 use crate::upstream::Connection;
 
 /// A slot with a request in it. Ends exactly once: by [`Lease::complete`] or [`Lease::fail`], or, where neither came,
@@ -21,6 +22,8 @@ pub(crate) struct Lease {
     pub(crate) slot: Slot,
     /// When the request's time is over.
     pub(crate) deadline: Timestamp,
+    /// Where its silence is limited.
+    pub(crate) progress: Option<Arc<Progress>>,
     /// There may be other requests in the sandbox.
     shared: bool,
     /// Nobody waits for the answer any more.
@@ -37,6 +40,7 @@ impl Lease {
             function,
             slot,
             deadline: place.deadline,
+            progress: place.idle.map(|limit| Arc::new(Progress::new(limit))),
             shared: place.shared,
             proving: Cell::new(false),
             sent: Cell::new(false),
@@ -62,6 +66,9 @@ impl Lease {
     /// From here on user code may run.
     pub(crate) fn sending(&self) {
         self.sent.set(true);
+        if let Some(progress) = &self.progress {
+            progress.touch();
+        }
     }
 
     /// After all nothing was sent.

@@ -183,7 +183,7 @@ async fn leave(draining: &CancellationToken, activity: &Activity, idle_max: Dura
 
 /// Runs the tasks of HTTP/2 streams on the core of their connection.
 #[derive(Clone, Copy, Debug)]
-struct LocalExecutor;
+pub(crate) struct LocalExecutor;
 
 impl<F> hyper::rt::Executor<F> for LocalExecutor
 where

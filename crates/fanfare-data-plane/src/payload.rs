@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 
 use crate::client_stream::ClientState;
 use crate::headers;
+use crate::progress::Progress;
 
 /// Bytes that are read ahead for a request that waits.
 const READ_AHEAD_BYTES: usize = 16 * 1024;
@@ -24,6 +25,7 @@ pub(crate) struct Payload {
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
     rest: Rest,
+    progress: Option<Arc<Progress>>,
 }
 
 /// Where the rest of a body comes from.
@@ -44,18 +46,30 @@ pub(crate) enum BrokenOff {
     Failed(hyper::Error),
     #[error("the client said nothing more")]
     Ended,
+    #[error("it is sent elsewhere")]
+    Taken,
 }
 
 impl Payload {
     pub(crate) fn new(body: Incoming, client: Arc<ClientState>) -> Self {
-        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: Rest::Client(body, client) }
+        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: Rest::Client(body, client), progress: None }
     }
 
     /// A body that is here already.
     pub(crate) fn kept(bytes: Bytes, counted: bool) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         let ended = counted && bytes.is_none();
-        Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: Rest::Kept { bytes, counted, ended } }
+        Payload {
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            rest: Rest::Kept { bytes, counted, ended },
+            progress: None,
+        }
+    }
+
+    /// What is read from now on is progress.
+    pub(crate) fn watch(&mut self, progress: &Arc<Progress>) {
+        self.progress = Some(progress.clone());
     }
 
     /// Reads ahead as far as that goes. Resolves only if the client fails.
@@ -71,6 +85,14 @@ impl Payload {
             }
         }
         std::future::pending().await
+    }
+
+    /// Puts back what was read first.
+    pub(crate) fn put_back(&mut self, frames: impl DoubleEndedIterator<Item = Frame<Bytes>>) {
+        for frame in frames.rev() {
+            self.ahead_bytes += frame.data_ref().map_or(0, Bytes::len);
+            self.ahead.push_front(frame);
+        }
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
@@ -119,11 +141,17 @@ impl Body for Payload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        if let Some(frame) = self.ahead.pop_front() {
-            self.ahead_bytes -= frame.data_ref().map_or(0, Bytes::len);
-            return Poll::Ready(Some(Ok(frame)));
+        let frame = match self.ahead.pop_front() {
+            Some(frame) => {
+                self.ahead_bytes -= frame.data_ref().map_or(0, Bytes::len);
+                Some(Ok(frame))
+            }
+            None => ready!(self.poll_rest(cx)),
+        };
+        if let Some(progress) = &self.progress {
+            progress.touch();
         }
-        self.poll_rest(cx)
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -14,7 +14,7 @@ use http::{Response, request};
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
-use crate::body::{Body, Held, Recycle};
+use crate::body::{Body, Held, Recycle, Upstream};
 use crate::clock;
 use crate::core::Core;
 use crate::headers::{self, Client};
@@ -145,18 +145,13 @@ pub(crate) async fn forward(
             },
             Ok(Ok(response)) => {
                 core.shared.forwarded.fetch_add(1, Ordering::Relaxed);
-                return answer(core, response, deadline, held).await;
+                return answer(core, response.map(Upstream::Http1), deadline, held).await;
             }
         }
     }
 }
 
-async fn answer(
-    core: &Rc<Core>,
-    response: Response<crate::body::Upstream>,
-    deadline: Timestamp,
-    held: Held,
-) -> Forwarded {
+async fn answer(core: &Rc<Core>, response: Response<Upstream>, deadline: Timestamp, held: Held) -> Forwarded {
     let (mut parts, rest) = response.into_parts();
     headers::strip_hop_by_hop(&mut parts.headers);
     match Body::of(core, rest, None, deadline, held).await {

@@ -16,26 +16,64 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::body::{Recycle, Upstream};
+use crate::http2::Failure;
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::stream::Stream;
 
 /// A request that has been sent. Dropped before the head of its answer is there, it is read on if that is of use.
-pub(crate) struct Sent {
-    exchange: Option<InFlight<Stream, Payload, Recycle>>,
+pub(crate) struct Sent<X: Exchange> {
+    exchange: Option<X>,
     lease: Rc<Lease>,
 }
 
-impl Sent {
-    pub(crate) fn new(exchange: InFlight<Stream, Payload, Recycle>, lease: Rc<Lease>) -> Self {
+/// A request on its way.
+pub(crate) trait Exchange:
+    Future<Output = Result<Response<Upstream>, Self::Error>> + Unpin + 'static
+{
+    type Error;
+
+    /// Nobody listens any more to what comes before the answer.
+    fn ignore_informational(&mut self) {}
+}
+
+impl Exchange for Http1Exchange {
+    type Error = SendError<Payload>;
+
+    fn ignore_informational(&mut self) {
+        self.0.ignore_informational();
+    }
+}
+
+/// A request on a connection of HTTP/1.1.
+pub(crate) struct Http1Exchange(pub(crate) InFlight<Stream, Payload, Recycle>);
+
+impl Future for Http1Exchange {
+    type Output = Result<Response<Upstream>, SendError<Payload>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.0).poll(cx));
+        Poll::Ready(answer.map(|response| response.map(Upstream::Http1)))
+    }
+}
+
+/// A request on a connection of HTTP/2.
+pub(crate) type Http2Exchange = Pin<Box<dyn Future<Output = Result<Response<Upstream>, Failure>>>>;
+
+impl Exchange for Http2Exchange {
+    type Error = Failure;
+}
+
+impl<X: Exchange> Sent<X> {
+    pub(crate) fn new(exchange: X, lease: Rc<Lease>) -> Self {
         Sent { exchange: Some(exchange), lease }
     }
 }
 
-impl Future for Sent {
-    type Output = Result<Response<Upstream>, SendError<Payload>>;
+impl<X: Exchange> Future for Sent<X> {
+    type Output = X::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<X::Output> {
         let Some(exchange) = &mut self.exchange else { return Poll::Pending };
         let answer = ready!(Pin::new(exchange).poll(cx));
         self.exchange = None;
@@ -43,7 +81,7 @@ impl Future for Sent {
     }
 }
 
-impl Drop for Sent {
+impl<X: Exchange> Drop for Sent<X> {
     fn drop(&mut self) {
         if let Some(mut exchange) = self.exchange.take() {
             exchange.ignore_informational();

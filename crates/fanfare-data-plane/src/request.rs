@@ -158,8 +158,10 @@ async fn answer(
     let mut body = Unsent::Fresh(Payload::new(body, client.state.clone()));
     let mut held = held;
     // What asks for another protocol is served where it came: the answer is a connection, and that has one end here.
+    // The same holds for trailers, which the server passes on over HTTP/1.1 only where they were announced.
     if !travelled
         && upgrade.is_none()
+        && !trailers
         && let Some(address) = function.owner().and_then(|owner| shared.peer(owner))
     {
         let deadline = accepted + function.request_timeout();
@@ -307,7 +309,11 @@ async fn invoke(
             assigned();
         }
         let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, &place));
-        match call.attempt(lease, body.whole(), held).await {
+        let mut whole = body.whole();
+        if let Some(progress) = &lease.progress {
+            whole.inner_mut().watch(progress);
+        }
+        match call.attempt(lease, whole, held).await {
             Attempt::Answered(response) => return Ok(response),
             Attempt::Failed(problem, timing) => {
                 return Err(Failure { problem, timing: Some(timing), function: None });

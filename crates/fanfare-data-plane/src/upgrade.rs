@@ -8,12 +8,12 @@ use http::{Extensions, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt, copy_bidirectional};
-use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
 
 use crate::body::{Held, Upstream};
 use crate::clock;
 use crate::lease::Lease;
+use crate::progress::{self, Moving};
 use crate::proof;
 
 /// A client's wish to speak another protocol after the answer.
@@ -57,9 +57,10 @@ impl Upgrade {
                 lease.fail(Outcome::Broken);
                 return;
             };
+            let (left, progress) = (deadline.since(clock::now()), lease.progress.clone());
             let both = async {
                 let client = self.client.await.map_err(std::io::Error::other)?;
-                let mut client = TokioIo::new(client);
+                let mut client = Moving { io: TokioIo::new(client), progress };
                 client.write_all(&first).await?;
                 copy_bidirectional(&mut client, &mut sandbox).await
             };
@@ -69,7 +70,7 @@ impl Upgrade {
                     () = lease.slot.upstream.clone().silent() => Err(std::io::ErrorKind::ConnectionAborted.into()),
                 }
             };
-            let outcome = match timeout_at(clock::instant(deadline), both).await {
+            let outcome = match progress::within(left, lease.progress.as_ref(), both).await {
                 // The sandbox has finished, too, and so has its connection.
                 Ok(Ok(_)) => return lease.complete(None),
                 Ok(Err(error)) => {

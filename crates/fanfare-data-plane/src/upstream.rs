@@ -3,11 +3,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fanfare_types::{GoneCause, SandboxId, Timestamp};
+use fanfare_types::{GoneCause, Protocol, SandboxId, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::endpoint::Endpoint;
+use crate::http2::Http2;
 use crate::stream::Stream;
 
 /// A pooled connection older than this is not trusted: servers close idle ones by themselves, Node.js after 5 s.
@@ -27,6 +28,7 @@ pub(crate) type Connection = fanfare_http1::Connection<Stream>;
 pub(crate) struct Upstream {
     pub(crate) sandbox: SandboxId,
     pub(crate) endpoint: Endpoint,
+    pub(crate) protocol: Protocol,
     pool: Mutex<Pool>,
     gone: OnceLock<GoneCause>,
     ended: Notify,
@@ -39,6 +41,8 @@ struct Pool {
     lent: u32,
     slots: u32,
     closed: bool,
+    /// Connections of HTTP/2, which requests share.
+    http2: Vec<Http2>,
 }
 
 #[derive(Debug)]
@@ -49,10 +53,11 @@ struct Idle {
 }
 
 impl Upstream {
-    pub(crate) fn new(sandbox: SandboxId, endpoint: Endpoint) -> Self {
+    pub(crate) fn new(sandbox: SandboxId, endpoint: Endpoint, protocol: Protocol) -> Self {
         Upstream {
             sandbox,
             endpoint,
+            protocol,
             pool: Mutex::new(Pool::default()),
             gone: OnceLock::new(),
             ended: Notify::new(),
@@ -87,6 +92,30 @@ impl Upstream {
         }
     }
 
+    /// A connection of HTTP/2: of this core, or where there are as many as slots of another. `None` when the caller
+    /// has to make one.
+    pub(crate) fn http2(&self, core: usize) -> Option<Http2> {
+        let mut pool = self.pool.lock();
+        pool.http2.retain(|connection| !connection.is_closed());
+        let own = pool.http2.iter().find(|connection| connection.core == core);
+        let full = pool.http2.len() >= pool.slots as usize;
+        own.or_else(|| pool.http2.first().filter(|_| full)).cloned()
+    }
+
+    /// Others may use this connection, too.
+    pub(crate) fn keep_http2(&self, connection: &Http2) {
+        let mut pool = self.pool.lock();
+        let room = !pool.closed && pool.http2.len() < pool.slots as usize;
+        if room && !pool.http2.iter().any(|known| known.core == connection.core) {
+            pool.http2.push(connection.clone());
+        }
+    }
+
+    /// Nobody else should use this connection; the requests on it go on.
+    pub(crate) fn forget_http2(&self, connection: &Http2) {
+        self.pool.lock().http2.retain(|known| !known.is(connection));
+    }
+
     /// More slots are held of it.
     pub(crate) fn granted(&self, slots: u32) {
         let mut pool = self.pool.lock();
@@ -100,6 +129,8 @@ impl Upstream {
         let extra = usize::try_from(-pool.room()).unwrap_or(0).min(pool.idle.len());
         let keep = pool.idle.len() - extra;
         let closing = pool.idle.split_off(keep);
+        let slots = pool.slots as usize;
+        pool.http2.truncate(slots);
         drop(pool);
         drop(closing);
     }
@@ -108,6 +139,8 @@ impl Upstream {
     pub(crate) fn close(&self) {
         let mut pool = self.pool.lock();
         pool.closed = true;
+        // The requests on them go on.
+        pool.http2 = Vec::new();
         let closing = std::mem::take(&mut pool.idle);
         drop(pool);
         drop(closing);
@@ -172,7 +205,7 @@ mod tests {
 
     /// An upstream with three slots and an idle connection for each, of cores 0, 1 and 2.
     fn warm() -> (Upstream, Vec<UnixStream>) {
-        let upstream = Upstream::new(SandboxId(1), Endpoint::Unix("/s".into()));
+        let upstream = Upstream::new(SandboxId(1), Endpoint::Unix("/s".into()), Protocol::Http1);
         upstream.granted(3);
         assert!((0..3).all(|core| upstream.lend(core, now(0)).is_none()));
         let ends = (0..3).map(|core| {

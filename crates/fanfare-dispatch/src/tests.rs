@@ -14,6 +14,7 @@ pub(crate) fn route(revision: u32, concurrency: u32, queue_limit: u32, balance: 
         revision,
         name: FunctionName::new("f").unwrap(),
         concurrency,
+        idle_timeout: None,
         request_timeout: Duration::from_secs(60),
         queue_limit,
         balance,

@@ -172,6 +172,16 @@ impl<B> RequestBody<B> {
         RequestBody { first: (!first.is_empty()).then_some(first), body }
     }
 
+    /// The body beneath, less what has been read of it already.
+    pub fn inner_mut(&mut self) -> &mut B {
+        &mut self.body
+    }
+
+    /// The bytes that have been read already, and the rest.
+    pub fn into_parts(self) -> (Option<Bytes>, B) {
+        (self.first, self.body)
+    }
+
     pub(crate) fn into_inner(self) -> B {
         self.body
     }

@@ -133,7 +133,9 @@ impl Daemon {
         let stopping = sandbox.stopping.is_some();
         let State::Starting { ended } = &mut sandbox.state else { return };
         match (result, ended.take()) {
-            (Ok(started), None) => {
+            (Ok(mut started), None) => {
+                let protocol = self.specs.get(&sandbox.revision).map(|spec| spec.contract.protocol());
+                started.endpoint = protocol.unwrap_or_default().at(started.endpoint);
                 sandbox.state = State::Ready(started.endpoint.clone());
                 if let Some(mode) = sandbox.stopping {
                     // The order met a runtime that did not know of it yet, or came too late to keep it from starting.

@@ -125,7 +125,14 @@ async fn run(
     options.netns_pool = pool.unwrap_or(options.netns_pool);
     let runtime = ProcessRuntime::start(options, outlets).await.unwrap();
     let http = |function, inherits_listener| {
-        revision(function, Contract::Http { command: vec!["program".to_owned()], inherits_listener })
+        revision(
+            function,
+            Contract::Http {
+                command: vec!["program".to_owned()],
+                inherits_listener,
+                protocol: Default::default(),
+            },
+        )
     };
     let mut kinds = vec![
         ("inherited", http(1, true)),

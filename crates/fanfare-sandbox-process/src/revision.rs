@@ -161,7 +161,7 @@ pub(crate) fn assemble(
             argv.push("serve".into());
             (argv, Serving::Shim(Language::Node))
         }
-        Contract::Http { command, inherits_listener } => {
+        Contract::Http { command, inherits_listener, .. } => {
             let program = command.first().map(String::as_str).unwrap_or_default();
             let mut argv = vec![find_program(program, files.code)?];
             argv.extend(command.iter().skip(1).cloned());

@@ -98,9 +98,54 @@ pub enum Contract {
         command: Vec<String>,
         /// Whether it takes the inherited listener. Otherwise it binds `$PORT`, and its `listen` is its readiness.
         inherits_listener: bool,
+        /// What it speaks there.
+        protocol: Protocol,
     },
     /// Nothing is run: the `fake` runtime answers by itself.
     Fake,
+}
+
+impl Contract {
+    /// What its sandboxes speak.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            Contract::Http { protocol, .. } => *protocol,
+            Contract::Python { .. } | Contract::Node { .. } | Contract::Fake => Protocol::Http1,
+        }
+    }
+}
+
+/// What a sandbox speaks on its socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2 without TLS, begun with it (prior knowledge): gRPC, for one.
+    H2c,
+}
+
+impl Protocol {
+    const H2C_PREFIX: &str = "h2c+";
+
+    /// An endpoint's address with the protocol that is spoken there.
+    #[must_use]
+    pub fn at(self, endpoint: Arc<str>) -> Arc<str> {
+        match self {
+            Protocol::Http1 => endpoint,
+            Protocol::H2c => format!("{}{endpoint}", Protocol::H2C_PREFIX).into(),
+        }
+    }
+
+    /// The protocol spoken at an endpoint, and its address.
+    #[must_use]
+    pub fn of(endpoint: &str) -> (Self, &str) {
+        match endpoint.strip_prefix(Protocol::H2C_PREFIX) {
+            Some(address) => (Protocol::H2c, address),
+            None => (Protocol::Http1, endpoint),
+        }
+    }
 }
 
 /// How much a sandbox reserves and may use, and how many requests it takes.
@@ -140,11 +185,14 @@ pub struct Timeouts {
     pub start: Duration,
     /// Accepted to answered, waiting included: the one timeout of every hop.
     pub request: Duration,
+    /// The longest that no byte of a request in its sandbox may move, either way. `None`: as long as `request` allows.
+    pub idle: Option<Duration>,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Timeouts { start: limits::START_TIMEOUT_DEFAULT, request: limits::REQUEST_TIMEOUT_DEFAULT }
+        let (start, request) = (limits::START_TIMEOUT_DEFAULT, limits::REQUEST_TIMEOUT_DEFAULT);
+        Timeouts { start, request, idle: None }
     }
 }
 
@@ -216,6 +264,7 @@ impl FunctionSpec {
             name: self.name.clone(),
             concurrency: self.sizing.concurrency,
             request_timeout: self.timeouts.request,
+            idle_timeout: self.timeouts.idle,
             queue_limit: self.queue_limit,
             balance: self.balance,
         }
@@ -256,6 +305,8 @@ pub struct FunctionRoute {
     pub concurrency: u32,
     /// Accepted to answered.
     pub request_timeout: Duration,
+    /// The longest that no byte of a request in its sandbox may move, if that is limited.
+    pub idle_timeout: Option<Duration>,
     /// Requests that may wait.
     pub queue_limit: u32,
     /// Choice among free slots.
@@ -265,6 +316,14 @@ pub struct FunctionRoute {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn endpoints_say_their_protocol() {
+        for protocol in [Protocol::Http1, Protocol::H2c] {
+            assert_eq!(Protocol::of(&protocol.at("unix:/s".into())), (protocol, "unix:/s"));
+        }
+        assert_eq!(&*Protocol::Http1.at("tcp:a:1".into()), "tcp:a:1");
+    }
 
     #[test]
     fn digests_print_and_parse() {

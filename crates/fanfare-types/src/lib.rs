@@ -15,7 +15,8 @@ mod stages;
 mod time;
 
 pub use function::{
-    Balance, CodeDigest, Contract, FunctionRoute, FunctionSpec, InvalidName, RevisionSpec, Sizing, Timeouts,
+    Balance, CodeDigest, Contract, FunctionRoute, FunctionSpec, InvalidName, Protocol, RevisionSpec, Sizing,
+    Timeouts,
 };
 pub use id::{DataPlaneId, Epoch, FunctionId, FunctionName, NodeId, RevisionId, SandboxId};
 pub use message::{

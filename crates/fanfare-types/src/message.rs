@@ -45,7 +45,8 @@ pub enum ToDataPlane {
         sandbox: SandboxId,
         /// Its node.
         node: NodeId,
-        /// Its address: `unix:PATH`, `tcp:HOST:PORT`, or `broker:PATH#SANDBOX` (see `fanfare-sandbox`).
+        /// Its address: `unix:PATH`, `tcp:HOST:PORT`, or `broker:PATH#SANDBOX` (see `fanfare-sandbox`), with what is
+        /// spoken there ([`crate::Protocol::at`]).
         endpoint: Arc<str>,
         /// How many slots are added to what you hold.
         slots: u32,

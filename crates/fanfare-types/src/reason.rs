@@ -72,6 +72,8 @@ reasons! {
     QueueTimeout = "queue-timeout", 504, "`fanfare describe NAME` says what it waits for; raise its --max or --timeout with `fanfare update NAME`, or add a node";
     /// The request's time ran out while the function was working on it.
     RequestTimeout = "request-timeout", 504, "give it longer with `fanfare update NAME --timeout DURATION`, or make it faster";
+    /// For too long no byte of the request or of its answer moved.
+    IdleTimeout = "idle-timeout", 504, "let it be silent longer with `fanfare update NAME --idle-timeout DURATION`, or have it say something meanwhile";
     /// The handler raised an error.
     HandlerError = "handler-error", 502, "see the message; `fanfare logs NAME` has the rest";
     /// The sandbox ended while it worked on the request.

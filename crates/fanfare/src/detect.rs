@@ -86,9 +86,11 @@ fn file(path: &Path, wanted: &Wanted<'_>) -> Result<HandlerDocument, Failure> {
         fs::metadata(path).map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())))?;
     let executable = metadata.permissions().mode() & 0o111 != 0;
     match (executable, has_program_magic(path)) {
-        (true, true) => {
-            Ok(HandlerDocument::Http { command: vec![name.to_owned()], inherits_listener: false })
-        }
+        (true, true) => Ok(HandlerDocument::Http {
+            command: vec![name.to_owned()],
+            inherits_listener: false,
+            protocol: Default::default(),
+        }),
         (false, true) => Err(Failure::usage(format!("{} is a program but not executable", path.display()))
             .next(format!("chmod +x {}", path.display()))),
         _ => Err(Failure::usage(format!("{} is no handler that is known", path.display()))
@@ -268,7 +270,11 @@ mod tests {
         assert_eq!(detect("b.cjs").unwrap().handler, node("b.cjs"));
         assert!(detect("srv").unwrap_err().next.unwrap().starts_with("chmod +x"));
         fs::set_permissions(path.join("srv"), Permissions::from_mode(0o755)).unwrap();
-        let program = HandlerDocument::Http { command: vec!["srv".into()], inherits_listener: false };
+        let program = HandlerDocument::Http {
+            command: vec!["srv".into()],
+            inherits_listener: false,
+            protocol: Default::default(),
+        };
         assert_eq!(detect("srv").unwrap().handler, program);
         assert!(detect("notes.txt").unwrap_err().what.contains("no handler"));
         assert!(detect("missing.py").unwrap_err().what.contains("missing.py"));
@@ -302,7 +308,10 @@ mod tests {
             ("api", Some(4), Some(7))
         );
         let command = vec!["./srv".to_owned(), "--port".to_owned()];
-        assert_eq!(document.handler, HandlerDocument::Http { command, inherits_listener: false });
+        assert_eq!(
+            document.handler,
+            HandlerDocument::Http { command, inherits_listener: false, protocol: Default::default() }
+        );
         let renamed = detect(&path, &Wanted { name: Some("other"), ..Wanted::default() }).unwrap();
         assert_eq!(renamed.name, "other");
     }

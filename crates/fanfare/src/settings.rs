@@ -44,6 +44,9 @@ pub(crate) struct SettingsArgs {
     /// Time from accepted to answered, e.g. 30s.
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<String>,
+    /// Longest silence of a request in its sandbox, e.g. 10s; 0 for no limit.
+    #[arg(long, value_name = "DURATION", hide_short_help = true)]
+    pub(crate) idle_timeout: Option<String>,
     /// Time a sandbox has to become ready, e.g. 30s.
     #[arg(long, value_name = "DURATION", hide_short_help = true)]
     pub(crate) start_timeout: Option<String>,
@@ -116,6 +119,7 @@ impl SettingsArgs {
         text(&self.tmp, &mut document.limits.tmp);
         text(&self.timeout, &mut document.timeouts.request);
         text(&self.start_timeout, &mut document.timeouts.start);
+        text(&self.idle_timeout, &mut document.timeouts.idle);
         set(self.pids, &mut document.limits.pids);
         set(self.handler_processes, &mut document.handler_processes);
         set(self.queue_limit, &mut document.queue_limit);

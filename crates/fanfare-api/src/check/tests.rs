@@ -1,4 +1,4 @@
-use fanfare_types::{Hpa, Kpa, Metric, Scaling, ScalingPolicy};
+use fanfare_types::{Hpa, Kpa, Metric, Protocol, Scaling, ScalingPolicy};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -258,8 +258,12 @@ fn contracts() -> impl Strategy<Value = Contract> {
     prop_oneof![
         (file, "[a-zA-Z_][a-z0-9_]{0,9}").prop_map(|(file, handler)| Contract::Python { file, handler }),
         (file, "[a-zA-Z_$][a-z0-9_$]{0,9}").prop_map(|(file, handler)| Contract::Node { file, handler }),
-        (proptest::collection::vec("[^\\x00]{1,20}", 1..5), any::<bool>())
-            .prop_map(|(command, inherits_listener)| Contract::Http { command, inherits_listener }),
+        (proptest::collection::vec("[^\\x00]{1,20}", 1..5), any::<bool>(), any::<bool>()).prop_map(
+            |(command, inherits_listener, h2c)| {
+                let protocol = if h2c { Protocol::H2c } else { Protocol::Http1 };
+                Contract::Http { command, inherits_listener, protocol }
+            }
+        ),
         Just(Contract::Fake),
     ]
 }
@@ -338,6 +342,7 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
     let timeouts = (
         nanos(limits::TIMEOUT_MIN, limits::START_TIMEOUT_MAX),
         nanos(limits::TIMEOUT_MIN, limits::REQUEST_TIMEOUT_MAX),
+        proptest::option::of(nanos(limits::TIMEOUT_MIN, limits::REQUEST_TIMEOUT_MAX)),
     );
     let balances = prop_oneof![
         Just(Balance::Knative),
@@ -350,7 +355,8 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
     let queue = 1..=limits::QUEUE_LIMIT_MAX;
     let parts = (contracts(), any::<[u8; 32]>(), env, sizings(), timeouts, scalings(), queue, balances);
     ("[a-z][a-z0-9]{0,20}", parts).prop_map(|(name, parts)| {
-        let (contract, digest, env, mut sizing, (start, request), scaling, queue_limit, balance) = parts;
+        let (contract, digest, env, mut sizing, (start, request, idle), scaling, queue_limit, balance) =
+            parts;
         if !matches!(contract, Contract::Python { .. } | Contract::Node { .. }) {
             sizing.handler_processes = 1;
         }
@@ -362,7 +368,7 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
             code: (!fake).then_some(CodeDigest(digest)),
             env: env.into_iter().rev().collect(),
             sizing,
-            timeouts: Timeouts { start, request },
+            timeouts: Timeouts { start, request, idle },
             scaling,
             queue_limit,
             balance,

@@ -181,7 +181,10 @@ fn deploy(platform: &mut Platform, copies: usize) -> Result<()> {
             Contract::Inherited | Contract::Port => {
                 let command = vec![format!("./{PROGRAM}")];
                 let inherits_listener = contract == Contract::Inherited;
-                (HandlerDocument::Http { command, inherits_listener }, &compiled)
+                (
+                    HandlerDocument::Http { command, inherits_listener, protocol: Default::default() },
+                    &compiled,
+                )
             }
         };
         for copy in 0..copies {

@@ -62,8 +62,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     ));
     let package = package::program(&function_program()?, PROGRAM)?;
     let command = vec![format!("./{PROGRAM}")];
-    let mut document =
-        FunctionDocument::new(FUNCTION, HandlerDocument::Http { command, inherits_listener: true });
+    let mut document = FunctionDocument::new(
+        FUNCTION,
+        HandlerDocument::Http { command, inherits_listener: true, protocol: Default::default() },
+    );
     document.code = Some(package.digest.to_string());
     document.concurrency = Some(1);
     api::forgets_quickly(&mut document);

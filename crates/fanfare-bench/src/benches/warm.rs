@@ -188,8 +188,10 @@ fn platform(bench: &Bench) -> Result<Platform> {
     let mut platform = Platform::start(Home::new(bench.dir())?, pins.map(|p| &p.proxy[..]))?;
     let package = package::program(&std::env::current_exe().context("find this program")?, "upstream")?;
     let command = vec!["./upstream".to_owned(), upstream::ARGUMENT.to_owned()];
-    let mut document =
-        FunctionDocument::new(FUNCTION, HandlerDocument::Http { command, inherits_listener: true });
+    let mut document = FunctionDocument::new(
+        FUNCTION,
+        HandlerDocument::Http { command, inherits_listener: true, protocol: Default::default() },
+    );
     document.code = Some(package.digest.to_string());
     document.concurrency = Some(CONCURRENCY);
     document.scaling.policy = Some(PolicyName::Fixed);

@@ -163,6 +163,7 @@ fn refused(reason: Reason, detail: &str) -> End {
 fn broken_off(cut: &Cut) -> End {
     let reason = match cut {
         Cut::Timeout => Reason::RequestTimeout,
+        Cut::Idle => Reason::IdleTimeout,
         Cut::Gone => Reason::SandboxExited,
         Cut::Upstream(_) => Reason::ConnectionClosed,
     };

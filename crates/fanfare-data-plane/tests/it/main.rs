@@ -12,6 +12,8 @@ mod ends;
 mod failures;
 mod fidelity;
 mod fields;
+mod grpc;
+mod h2c;
 mod interim;
 mod leases;
 mod peers;

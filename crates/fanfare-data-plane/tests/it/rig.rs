@@ -188,6 +188,7 @@ pub(crate) fn hello() -> FunctionRoute {
         name: FunctionName::new("hello").unwrap(),
         concurrency: 1,
         request_timeout: Duration::from_secs(30),
+        idle_timeout: None,
         queue_limit: 100,
         balance: Balance::Knative,
     }

@@ -127,3 +127,79 @@ async fn a_client_that_leaves_after_the_response_was_read_condemns_nothing() {
     let heard = control.until_report().await;
     assert!(!heard.iter().any(|m| matches!(m, fanfare_types::FromDataPlane::Condemned { .. })), "{heard:?}");
 }
+
+/// Silent for at most 300 ms; the whole may take long.
+fn fidgety() -> FunctionRoute {
+    FunctionRoute { idle_timeout: Some(Duration::from_millis(300)), ..hello() }
+}
+
+/// Less than that, and many of them are more.
+const STEP: Duration = Duration::from_millis(50);
+const STEPS: usize = 12;
+
+#[tokio::test]
+async fn silence_before_the_answer_has_a_limit_and_a_reason_of_its_own() {
+    for endpoint in ["", "h2c+"] {
+        let (rig, mut control) = Rig::synced(vec![fidgety()]).await;
+        let sandbox = RawSandbox::new(rig.dir(), 1);
+        control.grant(1, &format!("{endpoint}{}", sandbox.endpoint), 1, None);
+        let answer = within("the refusal", get_later(rig.address(), "/function/hello")).await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.reason()), (504, "idle-timeout"), "{endpoint}");
+        assert!(answer.problem()["detail"].as_str().unwrap().contains("0.3 s"), "{}", answer.text());
+        assert_eq!(control.condemned().await, (1, Condemned::Timeout));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_goes_on_is_not_silent_and_one_that_stops_is_cut() {
+    let (rig, mut control) = Rig::synced(vec![fidgety()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
+    let call = tokio::spawn(async move { client.start(request("/function/hello")).await });
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    connection.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut body = call.await.unwrap().into_body();
+    for _ in 0..STEPS {
+        tokio::time::sleep(STEP).await;
+        connection.write("1\r\nx\r\n").await;
+        assert_eq!(within("a chunk", body.frame()).await.unwrap().unwrap().into_data().unwrap(), "x");
+    }
+    assert!(within("the cut", body.frame()).await.unwrap().is_err(), "never a clean end");
+    assert_eq!(control.condemned().await, (1, Condemned::Timeout));
+}
+
+#[tokio::test]
+async fn a_body_that_goes_on_is_not_silent_either_nor_is_a_websocket() {
+    let (rig, mut control) = Rig::synced(vec![fidgety()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    let head = format!("POST /function/hello HTTP/1.1\r\nhost: a\r\ncontent-length: {STEPS}\r\n\r\n");
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    for _ in 0..STEPS {
+        tokio::time::sleep(STEP).await;
+        client.write_all(b"x").await.unwrap();
+        connection.read_to("x").await;
+    }
+    connection.write("HTTP/1.1 204 No Content\r\n\r\n").await;
+    let mut received = Vec::new();
+    while !received.ends_with(b"\r\n\r\n") {
+        assert!(within("the answer", client.read_buf(&mut received)).await.unwrap() > 0);
+    }
+    let asked = "GET /function/hello HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    client.write_all(asked.as_bytes()).await.unwrap();
+    connection.head().await;
+    connection
+        .write("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n")
+        .await;
+    for _ in 0..STEPS {
+        tokio::time::sleep(STEP).await;
+        client.write_all(b"y").await.unwrap();
+        connection.read_to("y").await;
+    }
+    assert_eq!(control.condemned().await, (1, Condemned::Timeout));
+}

@@ -194,7 +194,7 @@ fn functions_that_starve_together_are_given_room_together() {
 fn no_timer_outlives_its_sandbox() {
     let mut world = World::small(10, 1, Scaling::default());
     let hour = secs(3600);
-    let timeouts = Timeouts { start: hour, request: hour };
+    let timeouts = Timeouts { start: hour, request: hour, idle: None };
     world.set_function(F, 2, FunctionSpec { timeouts, ..spec("f", 1, Scaling::default()) });
     world.arrive(D, F, 3);
     world.start_all();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fanfare_types::limits::{COMMAND_ARGS_MAX, ENV_VARS_MAX};
-use fanfare_types::{Contract, RevisionSpec, Sizing, Timeouts};
+use fanfare_types::{Contract, Protocol, RevisionSpec, Sizing, Timeouts};
 
 use super::common::{
     checked, digest, name, present, resources, resources_from, revision_id, revision_id_from, shared,
@@ -30,6 +30,7 @@ pub(super) fn revision(spec: &RevisionSpec) -> proto::RevisionSpec {
         }),
         start_timeout_ns: nanos(spec.timeouts.start),
         request_timeout_ns: nanos(spec.timeouts.request),
+        idle_timeout_ns: spec.timeouts.idle.map_or(0, nanos),
     }
 }
 
@@ -58,6 +59,7 @@ pub(super) fn revision_from(spec: proto::RevisionSpec) -> Result<RevisionSpec, M
         timeouts: Timeouts {
             start: Duration::from_nanos(spec.start_timeout_ns),
             request: Duration::from_nanos(spec.request_timeout_ns),
+            idle: Some(Duration::from_nanos(spec.idle_timeout_ns)).filter(|idle| !idle.is_zero()),
         },
     })
 }
@@ -73,9 +75,11 @@ fn contract(contract: &Contract) -> proto::contract::Contract {
     match contract {
         Contract::Python { file, handler: name } => Wire::Python(handler(file, name)),
         Contract::Node { file, handler: name } => Wire::Node(handler(file, name)),
-        Contract::Http { command, inherits_listener } => {
-            Wire::Http(proto::Http { command: command.clone(), inherits_listener: *inherits_listener })
-        }
+        Contract::Http { command, inherits_listener, protocol } => Wire::Http(proto::Http {
+            command: command.clone(),
+            inherits_listener: *inherits_listener,
+            h2c: *protocol == Protocol::H2c,
+        }),
         Contract::Fake => Wire::Fake(proto::Unit {}),
     }
 }
@@ -98,6 +102,7 @@ fn contract_from(contract: Option<proto::Contract>) -> Result<Contract, Malforme
             Contract::Http {
                 command: command.collect::<Result<_, _>>()?,
                 inherits_listener: http.inherits_listener,
+                protocol: if http.h2c { Protocol::H2c } else { Protocol::Http1 },
             }
         }
         Wire::Fake(proto::Unit {}) => Contract::Fake,

@@ -112,8 +112,10 @@ fn contract() -> impl Strategy<Value = Contract> {
     prop_oneof![
         (".{0,20}", ".{0,20}").prop_map(|(file, handler)| Contract::Python { file, handler }),
         (".{0,20}", ".{0,20}").prop_map(|(file, handler)| Contract::Node { file, handler }),
-        (vec(".{0,20}", 0..5), any::<bool>())
-            .prop_map(|(command, inherits_listener)| Contract::Http { command, inherits_listener }),
+        (vec(".{0,20}", 0..5), any::<bool>(), any::<bool>()).prop_map(|(command, inherits_listener, h2c)| {
+            let protocol = if h2c { Protocol::H2c } else { Protocol::Http1 };
+            Contract::Http { command, inherits_listener, protocol }
+        }),
         Just(Contract::Fake),
     ]
 }
@@ -135,7 +137,8 @@ fn sizing() -> impl Strategy<Value = Sizing> {
 fn revision() -> impl Strategy<Value = RevisionSpec> {
     let code = option::of(any::<[u8; 32]>().prop_map(CodeDigest));
     let env = vec((".{0,10}", ".{0,20}"), 0..5);
-    let timeouts = (duration(), duration()).prop_map(|(start, request)| Timeouts { start, request });
+    let timeouts = (duration(), duration(), idle());
+    let timeouts = timeouts.prop_map(|(start, request, idle)| Timeouts { start, request, idle });
     (revision_id(), name(), text(), contract(), code, env, sizing(), timeouts).prop_map(
         |(id, name, runtime, contract, code, env, sizing, timeouts)| RevisionSpec {
             id,
@@ -150,6 +153,10 @@ fn revision() -> impl Strategy<Value = RevisionSpec> {
     )
 }
 
+fn idle() -> impl Strategy<Value = Option<Duration>> {
+    duration().prop_map(|idle| Some(idle).filter(|idle| !idle.is_zero()))
+}
+
 fn route() -> impl Strategy<Value = FunctionRoute> {
     let balance = prop_oneof![
         Just(Balance::Knative),
@@ -160,15 +167,19 @@ fn route() -> impl Strategy<Value = FunctionRoute> {
         Just(Balance::Hermod),
     ];
     let numbers = (any::<u32>(), any::<u32>(), any::<u32>());
-    (function(), name(), duration(), numbers, balance).prop_map(
-        |(id, name, request_timeout, (revision, concurrency, queue_limit), balance)| FunctionRoute {
-            id,
-            revision,
-            name,
-            concurrency,
-            request_timeout,
-            queue_limit,
-            balance,
+    (function(), name(), (duration(), idle()), numbers, balance).prop_map(
+        |(id, name, (request_timeout, idle_timeout), numbers, balance)| {
+            let (revision, concurrency, queue_limit) = numbers;
+            FunctionRoute {
+                id,
+                revision,
+                name,
+                concurrency,
+                request_timeout,
+                idle_timeout,
+                queue_limit,
+                balance,
+            }
         },
     )
 }

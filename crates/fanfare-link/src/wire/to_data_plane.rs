@@ -200,6 +200,8 @@ fn pack_route(packer: &mut Packer, route: &FunctionRoute) {
         .text(route.name.as_str())
         .varint(route.concurrency)
         .duration(route.request_timeout)
+        // Zero for none.
+        .duration(route.idle_timeout.unwrap_or_default())
         .varint(route.queue_limit)
         .u8(balance(route.balance));
 }
@@ -211,6 +213,7 @@ fn unpack_route(record: &mut Unpacker<'_>) -> Result<FunctionRoute, Malformed> {
         name: name(record.text("a function's name")?)?,
         concurrency: record.varint_u32("a concurrency")?,
         request_timeout: record.duration()?,
+        idle_timeout: Some(record.duration()?).filter(|idle| !idle.is_zero()),
         queue_limit: record.varint_u32("a queue limit")?,
         balance: balance_from(record.u8()?)?,
     })

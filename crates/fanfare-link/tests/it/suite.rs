@@ -236,6 +236,7 @@ async fn long_lists_are_split(rig: Rig) {
         name: FunctionName::new(&format!("function-{n}")).unwrap(),
         concurrency: 1,
         request_timeout: std::time::Duration::from_secs(1),
+        idle_timeout: None,
         queue_limit: 10,
         balance: Balance::Knative,
     };

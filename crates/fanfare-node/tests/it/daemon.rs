@@ -2,8 +2,8 @@
 
 use fanfare_sandbox::SandboxExit;
 use fanfare_types::{
-    ExitCause, FromNode, GoneCause, RevisionSpec, SandboxId, SandboxUsage, StartFailure, StartFailureKind,
-    StopMode, ToNode,
+    Contract, ExitCause, FromNode, GoneCause, Protocol, RevisionSpec, SandboxId, SandboxUsage, StartFailure,
+    StartFailureKind, StopMode, ToNode,
 };
 
 use crate::rig::{Call, Leader, Rig, Setup, ready, rev, spec, started, within};
@@ -37,6 +37,22 @@ async fn a_sandbox_is_created_serves_and_ends() {
     // Its end is told once.
     (rig.outlets.exits)(exit(7, ExitCause::OutOfMemory, "again"));
     rig.ready_sandbox(&mut leader, 8).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_says_what_is_spoken_there() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    let (command, protocol) = (vec!["server".to_owned()], Protocol::H2c);
+    let contract = Contract::Http { command, inherits_listener: true, protocol };
+    leader.tell(ToNode::Revision(RevisionSpec { contract, ..(*spec(2, None)).clone() }.into()));
+    leader.create(1, 2);
+    let (_, answer) = rig.create_call().await;
+    answer.send(Ok(started(1))).unwrap();
+    match leader.next().await {
+        FromNode::Ready { endpoint, .. } => assert_eq!(&*endpoint, "h2c+unix:/sock/1"),
+        other => panic!("{other:?} instead of ready"),
+    }
 }
 
 #[tokio::test]

@@ -86,7 +86,7 @@ impl Subject for Bench {
             Behaviour::NeverReady { start_timeout } => (4 + start_timeout.as_millis() as u32, "waits"),
         };
         let command = ["python3", "m.py", mode].map(str::to_owned).to_vec();
-        let contract = Contract::Http { command, inherits_listener: false };
+        let contract = Contract::Http { command, inherits_listener: false, protocol: Default::default() };
         let mut spec = revision(function, Some(self.code), contract);
         if let Behaviour::NeverReady { start_timeout } = behaviour {
             spec.timeouts.start = start_timeout;

@@ -124,7 +124,11 @@ impl Lab {
     ) -> RevisionSpec {
         let command = command.iter().map(|s| (*s).to_owned()).collect();
         let code = Some(self.codes.add(self.dir.path(), files));
-        revision(function, code, Contract::Http { command, inherits_listener: inherits })
+        revision(
+            function,
+            code,
+            Contract::Http { command, inherits_listener: inherits, protocol: Default::default() },
+        )
     }
 
     /// A revision that runs the Python code it is sent.

@@ -128,7 +128,10 @@ async fn measure(
         std::env::current_exe().map_err(|e| Failure::platform(format!("cannot find this program: {e}")))?;
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let command = vec![name, "__sample-server".to_owned()];
-    let server = FunctionDocument::new("server", HandlerDocument::Http { command, inherits_listener: false });
+    let server = FunctionDocument::new(
+        "server",
+        HandlerDocument::Http { command, inherits_listener: false, protocol: Default::default() },
+    );
     let server = call_both(&context, server, &program, "a compiled HTTP server on $PORT").await?;
     printer.stage("Called server, cold and warm");
 

@@ -8,6 +8,7 @@ use crate::in_both_arrangements;
 in_both_arrangements!(
     a_python_handler_is_called_cold_and_warm,
     a_program_that_binds_its_port_is_served,
+    a_program_that_speaks_http2_is_served,
     a_node_handler_is_called,
     a_surge_at_zero_gets_a_sandbox_each,
     path_query_and_headers_arrive_byte_for_byte,
@@ -67,6 +68,41 @@ async fn a_program_that_binds_its_port_is_served(cluster: Cluster) -> Cluster {
         let answer = cluster.send("GET", &url, &[], "").await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(answer.text().ends_with("path /a?b"), "{}", answer.text());
+    }
+    cluster
+}
+
+/// Answers every request of HTTP/2 with `200` and two bytes, knowing no more of it than that takes.
+const HTTP2: &str = r#"import os, socket, threading
+def frame(kind, flags, stream, payload=b''):
+    return len(payload).to_bytes(3, 'big') + bytes([kind, flags]) + stream.to_bytes(4, 'big') + payload
+def serve(connection):
+    f = connection.makefile('rb')
+    assert f.read(24) == b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'
+    connection.sendall(frame(4, 0, 0))
+    while head := f.read(9):
+        length, kind, flags = int.from_bytes(head[:3], 'big'), head[3], head[4]
+        stream = int.from_bytes(head[5:], 'big')
+        f.read(length)
+        if kind == 4 and not flags & 1:
+            connection.sendall(frame(4, 1, 0))
+        if kind in (0, 1) and flags & 1:
+            connection.sendall(frame(1, 4, stream, b'\x88') + frame(0, 1, stream, b'h2'))
+server = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"#;
+
+async fn a_program_that_speaks_http2_is_served(cluster: Cluster) -> Cluster {
+    cluster.file("h2/main.py", HTTP2);
+    cluster.file(
+        "h2/fanfare.toml",
+        "name = \"h2\"\nconcurrency = 4\n[handler]\nkind = \"http\"\ncommand = [\"/usr/bin/python3\", \"main.py\"]\nprotocol = \"h2c\"\n",
+    );
+    cluster.cli_ok(&["deploy", &cluster.path("h2")]);
+    for _ in 0..3 {
+        let answer = cluster.call("h2", "body").await;
+        assert_eq!((answer.status, answer.text()), (200, "h2"));
     }
     cluster
 }
