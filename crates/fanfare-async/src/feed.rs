@@ -158,10 +158,10 @@ impl Feed {
         }
     }
 
-    /// A function without anything costs nothing.
+    /// A function without anything costs nothing; the next refusal is its first.
     pub(crate) fn tidy(&mut self, function: FunctionId) {
         let idle = |lane: &Lane| lane.ready.is_empty() && lane.waiting == 0 && lane.executing == 0;
-        if self.lanes.get(&function).is_some_and(|lane| idle(lane) && lane.refusals == 0) {
+        if self.lanes.get(&function).is_some_and(idle) {
             self.lanes.remove(&function);
             self.hungry.remove(&function);
         }

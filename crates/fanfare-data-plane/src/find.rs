@@ -72,6 +72,11 @@ fn unknown_name(name: &str) -> Problem {
     Problem::new(Reason::FunctionNotFound, format!("there is no function {name:?}"))
 }
 
+/// Whether the host is an address or `localhost`: no page of the web can make a browser say that for its own.
+pub(crate) fn host_is_an_address(parts: &request::Parts) -> bool {
+    Host::parse(host(parts)).is_none()
+}
+
 /// The host that the request names, be it in its target or in its `Host` field.
 fn host(parts: &request::Parts) -> &str {
     match parts.uri.authority() {

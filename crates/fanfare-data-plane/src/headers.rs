@@ -148,6 +148,7 @@ fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
 pub(crate) struct Client {
     pub(crate) state: Arc<ClientState>,
     pub(crate) informational: Arc<dyn OnInformational>,
+    pub(crate) ip: IpAddr,
     for_field: HeaderValue,
     forwarded_for: String,
     /// `Forwarded` of the last request, with the host it is for: clients rarely change it.
@@ -165,6 +166,7 @@ impl Client {
         Client {
             informational: state.clone(),
             state,
+            ip,
             for_field: HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
             forwarded_for: format!("for={node};proto=http"),
             last: RefCell::new(None),

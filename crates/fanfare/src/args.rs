@@ -1,5 +1,6 @@
 //! What may be written on the command line.
 
+mod asynchronous;
 mod roles;
 
 use std::path::PathBuf;
@@ -11,6 +12,10 @@ use crate::complete::{context_names, function_names};
 use crate::printer::Output;
 use crate::settings::SettingsArgs;
 
+pub(crate) use asynchronous::{
+    AsyncArgs, AsyncCommand, AsyncDeadArgs, AsyncKeepArgs, AsyncOneArgs, AsyncResultArgs, AsyncWaitArgs,
+    LaterArgs, log_directory,
+};
 pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
 };
@@ -71,6 +76,7 @@ pub(crate) enum Command {
     Deploy(DeployArgs),
     Dev(DevArgs),
     Invoke(InvokeArgs),
+    Async(AsyncArgs),
     List(ListArgs),
     Describe(DescribeArgs),
     Update(UpdateArgs),
@@ -170,6 +176,7 @@ Examples:
   fanfare invoke hello -d '{\"name\": \"Ada\"}'
   fanfare invoke resize -d @photo.jpg -H 'content-type: image/jpeg' > small.jpg
   cat events.json | fanfare invoke ingest -d - --path /v2 -v
+  fanfare invoke --async resize -d @photo.jpg --callback https://example.com/done
 
 Exit codes: 0 answered, 1 function error, 2 usage, 3 platform error, 4 not found, 5 timeout")]
 pub(crate) struct InvokeArgs {
@@ -197,6 +204,8 @@ pub(crate) struct InvokeArgs {
     /// Where functions are called [default: asked from the control API].
     #[arg(long, env = "FANFARE_DATA_PLANE", value_name = "URL")]
     pub(crate) data_plane: Option<String>,
+    #[command(flatten)]
+    pub(crate) later: LaterArgs,
 }
 
 /// List functions.

@@ -244,7 +244,7 @@ fn advise(failure: Failure) -> Failure {
     }
 }
 
-async fn answer<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
+pub(crate) async fn answer<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
     if !response.status().is_success() {
         return Err(problem(response).await);
     }
@@ -255,7 +255,7 @@ async fn answer<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, 
 }
 
 /// The failure that an answer with an error status states.
-async fn problem(response: Response<Incoming>) -> Failure {
+pub(crate) async fn problem(response: Response<Incoming>) -> Failure {
     let status = response.status();
     let stated =
         header_text(response.headers(), "content-type").is_some_and(|t| t.starts_with(PROBLEM_CONTENT_TYPE));

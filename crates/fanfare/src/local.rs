@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fanfare_control_plane::{ControlPlane, ControlPlaneError};
-use fanfare_data_plane::DataPlane;
+use fanfare_data_plane::{AsyncOptions, DataPlane};
 use fanfare_link::Dialer;
 use fanfare_policy::Placement;
 use fanfare_types::{Resources, limits};
@@ -28,6 +28,8 @@ pub(crate) struct LocalOptions {
     pub(crate) data_plane_address: SocketAddr,
     pub(crate) placement: Placement,
     pub(crate) sandboxes: Sandboxes,
+    /// How asynchronous invocations are kept.
+    pub(crate) asynchronous: AsyncOptions,
 }
 
 impl LocalOptions {
@@ -44,6 +46,7 @@ impl LocalOptions {
             data_plane_address: free,
             placement: Placement::default(),
             sandboxes: Sandboxes::Real { fake: None },
+            asynchronous: AsyncOptions::new(directory.join("data").join("data-plane")),
         }
     }
 }
@@ -96,6 +99,7 @@ impl Local {
         let stop_data_plane = CancellationToken::new();
         let data_options = fanfare_data_plane::Options {
             listen: options.data_plane_address,
+            asynchronous: Some(options.asynchronous),
             ..fanfare_data_plane::Options::default()
         };
         let data_plane = DataPlane::start(data_options, dialer.clone(), stop_data_plane.clone())

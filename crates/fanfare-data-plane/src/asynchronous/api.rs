@@ -21,8 +21,10 @@ use super::route::{self, Route, What};
 use super::{ATTEMPT, INVOCATION_ID, STATE};
 use crate::body::Body;
 use crate::core::Core;
+use crate::find;
 use crate::function::Function;
 use crate::headers::Client;
+use crate::peers;
 use crate::problem::Problem;
 use crate::request_id::random_u64;
 
@@ -65,6 +67,11 @@ pub(crate) async fn answer(
         Route::Call(name, rest) => {
             accept(core, door, name, rest, Arrived { client, parts, body, accepted }).await
         }
+        Route::List { .. } if !may_list(core, door, client, &parts) => {
+            let detail = "lists of asynchronous invocations are for this machine and the other data planes, at an \
+                          address; --async-lists any gives them to all";
+            Err(Problem::new(Reason::Forbidden, detail).into())
+        }
         Route::List { dead, query } => Ok(list(core, door, &parts, dead, query).await?),
         Route::One { id, what, query } => Ok(one(core, door, &parts, id, what, query).await?),
         Route::Unknown => Err(Problem::new(
@@ -73,6 +80,23 @@ pub(crate) async fn answer(
         )
         .into()),
     }
+}
+
+/// Whoever knows an id was told it. Lists tell ids to those who were not: by default only to this machine and to other
+/// data planes, and not by way of a proxy or of a web page.
+fn may_list(core: &Core, door: &Door, client: &Client, parts: &request::Parts) -> bool {
+    if door.options.lists_for_all || peers::is_forwarded(core, parts) {
+        return true;
+    }
+    let known = || {
+        let addresses = core.shared.peers();
+        let mut hosts = addresses.iter().filter_map(|(_, address)| address.rsplit_once(':'));
+        hosts.any(|(host, _)| host.trim_matches(['[', ']']).parse() == Ok(client.ip))
+    };
+    let proxied = ["x-forwarded-for", "forwarded", "via", "x-real-ip"];
+    (client.ip.is_loopback() || known())
+        && find::host_is_an_address(parts)
+        && !proxied.iter().any(|name| parts.headers.contains_key(*name))
 }
 
 fn not_allowed(core: &Core, parts: &request::Parts, methods: &[&str]) -> Response<Body> {

@@ -16,6 +16,8 @@ pub struct AsyncOptions {
     pub limits: Limits,
     /// Where callbacks may go.
     pub callbacks: CallbackTargets,
+    /// Whether lists are for everyone who can reach the data plane, or for this machine and the other data planes.
+    pub lists_for_all: bool,
 }
 
 impl AsyncOptions {
@@ -27,6 +29,7 @@ impl AsyncOptions {
             payload_bytes_max: limits::PAYLOAD_BYTES_DEFAULT,
             limits: Limits::default(),
             callbacks: CallbackTargets::Private,
+            lists_for_all: false,
         }
     }
 }

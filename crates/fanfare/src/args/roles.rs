@@ -10,7 +10,7 @@ use fanfare_policy::Placement;
 use fanfare_sandbox::fake::FakeOptions;
 use fanfare_types::{Resources, limits};
 
-use crate::args::OutputArgs;
+use crate::args::{AsyncKeepArgs, OutputArgs};
 use crate::exit::Failure;
 use crate::roles::Sandboxes;
 use crate::{dirs, roles};
@@ -38,6 +38,8 @@ pub(crate) struct UpArgs {
     /// Where more nodes and data planes connect.
     #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
     pub(crate) grpc_listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) keep: AsyncKeepArgs,
     // The last one: its heading would hold for what follows.
     #[command(flatten)]
     pub(crate) emulate: EmulateArgs,
@@ -120,6 +122,10 @@ pub(crate) struct DataPlaneArgs {
     /// Threads that serve requests [default: one per CPU].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+    #[command(flatten)]
+    pub(crate) keep: AsyncKeepArgs,
 }
 
 /// Run a node daemon: it makes the sandboxes of this machine.

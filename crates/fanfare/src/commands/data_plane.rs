@@ -4,7 +4,7 @@ use fanfare_data_plane::{DataPlane, Options};
 use fanfare_link::Dialer;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::DataPlaneArgs;
+use crate::args::{DataPlaneArgs, log_directory};
 use crate::exit::{Exit, Failure};
 use crate::printer::Printer;
 use crate::signals::Signals;
@@ -14,8 +14,11 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
     logging::start("info");
     let mut signals = Signals::listen()?;
     let dialer = Dialer::grpc(&args.join.control_plane).map_err(|e| Failure::usage(e.to_string()))?;
+    let name = args.join.name.clone().unwrap_or_else(roles::host_name);
+    let directory = log_directory(&args.data_dir.data_dir()?, &name);
     let options = Options {
-        name: args.join.name.clone().unwrap_or_else(roles::host_name).into(),
+        asynchronous: Some(args.keep.options(directory, args.listen.ip())),
+        name: name.into(),
         listen: args.listen,
         address: args.address.as_deref().map(Into::into),
         threads: args.threads,

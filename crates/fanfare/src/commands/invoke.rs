@@ -16,7 +16,7 @@ use tokio_util::io::ReaderStream;
 
 use crate::args::InvokeArgs;
 use crate::client::{REASON_HEADER, collect};
-use crate::commands::{Context, data_plane_url, function_url};
+use crate::commands::{Context, asynchronous, data_plane, function_url};
 use crate::exit::{Exit, Failure};
 use crate::http::{Base, Body, full_body, header_text, no_body, root_cause, shown_value};
 use crate::printer::{Printer, human_duration};
@@ -25,10 +25,7 @@ use crate::printer::{Printer, human_duration};
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub(crate) async fn run(context: &Context, args: &InvokeArgs) -> Result<Exit, Failure> {
-    let base = match &args.data_plane {
-        Some(given) => Base::parse(given, "--data-plane")?,
-        None => Base::parse(&data_plane_url(&context.client.status().await?)?, "the data plane's address")?,
-    };
+    let base = data_plane(context, args.data_plane.as_deref()).await?;
     let call = call(context, args, &base);
     match args.timeout {
         None => call.await,
@@ -63,6 +60,9 @@ async fn call(context: &Context, args: &InvokeArgs, base: &Base) -> Result<Exit,
         let failure = refused(response, reason).await?.about(args.name.as_str());
         return context.client.suggesting(&args.name, Err(failure)).await;
     }
+    if args.later.later {
+        return asynchronous::accepted(printer, response, args.later.output).await;
+    }
     let bytes = copy(printer, response.into_body()).await?;
     let took = begin.elapsed();
     printer.note(summary(status, bytes, first, took));
@@ -83,7 +83,10 @@ fn summary(status: http::StatusCode, bytes: u64, first: Duration, took: Duration
 
 async fn request(args: &InvokeArgs, base: &Base) -> Result<Request<Body>, Failure> {
     let path = if args.path.starts_with('/') { args.path.clone() } else { format!("/{}", args.path) };
-    let url = function_url(&base.join(""), &args.name) + &path;
+    let url = match args.later.later {
+        true => base.join("/async-function/") + args.name.as_str(),
+        false => function_url(&base.join(""), &args.name),
+    } + &path;
     let (body, length) = body(args.data.as_deref()).await?;
     let default = if args.data.is_some() { Method::POST } else { Method::GET };
     let mut request = Request::builder()
@@ -108,6 +111,9 @@ async fn request(args: &InvokeArgs, base: &Base) -> Result<Request<Body>, Failur
     }
     for (name, value) in &given {
         fields.append(name, value.clone());
+    }
+    for (name, value) in args.later.fields()? {
+        fields.insert(name, value);
     }
     Ok(request)
 }
@@ -141,7 +147,7 @@ fn stream(source: impl AsyncRead + Send + Sync + 'static) -> Body {
 }
 
 /// Copies the answer to standard output as it comes.
-async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, Failure> {
+pub(super) async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, Failure> {
     let mut bytes = 0;
     let mut last = b'\n';
     while let Some(frame) = body.frame().await {
@@ -188,7 +194,7 @@ async fn refused(response: Response<Incoming>, reason: &str) -> Result<Failure, 
     })
 }
 
-fn known(code: &str) -> Option<Reason> {
+pub(super) fn known(code: &str) -> Option<Reason> {
     Reason::ALL.iter().copied().find(|reason| reason.code() == code)
 }
 

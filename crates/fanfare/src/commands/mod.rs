@@ -1,5 +1,6 @@
 //! One file per verb.
 
+mod asynchronous;
 mod completions;
 mod context;
 mod control_plane;
@@ -32,6 +33,7 @@ use crate::client::Client;
 use crate::contexts;
 use crate::descriptors;
 use crate::exit::{Exit, Failure};
+use crate::http::Base;
 use crate::printer::Printer;
 
 /// What client verbs work with.
@@ -81,6 +83,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::Deploy(args) => deploy::run(&context, &args).await,
         Command::Dev(args) => dev::run(&context, &args).await,
         Command::Invoke(args) => invoke::run(&context, &args).await,
+        Command::Async(args) => asynchronous::run(&context, &args).await,
         Command::List(args) => list::run(&context, &args).await,
         Command::Describe(args) => describe::run(&context, &args).await,
         Command::Update(args) => update::run(&context, &args).await,
@@ -121,6 +124,14 @@ fn block_on(
     // A read of standard input may still be blocked in a thread; it must not keep the process.
     runtime.shutdown_background();
     exit
+}
+
+/// Where functions are called: where the user says, or else where the control API says.
+async fn data_plane(context: &Context, given: Option<&str>) -> Result<Base, Failure> {
+    match given {
+        Some(given) => Base::parse(given, "--data-plane"),
+        None => Base::parse(&data_plane_url(&context.client.status().await?)?, "the data plane's address"),
+    }
 }
 
 /// Where functions are called: the first data plane whose stream is up.

@@ -11,8 +11,10 @@ use crate::signals::Signals;
 pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("warn");
     let mut signals = Signals::listen()?;
+    let data_dir = args.dirs.data_dir()?;
     let options = LocalOptions {
-        data_dir: args.dirs.data_dir()?,
+        asynchronous: args.keep.options(data_dir.join("data-plane"), args.listen.ip()),
+        data_dir,
         run_dir: args.dirs.run_dir()?,
         deps_bytes_max: args.capacity.deps_max,
         capacity: args.capacity.resources(),

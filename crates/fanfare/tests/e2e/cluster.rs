@@ -141,6 +141,7 @@ impl Cluster {
 
     pub(crate) fn spawn_data_plane(&mut self, index: usize, control_plane: &str, listen: &str) {
         let name = format!("d{index}");
+        let data = self.path("data-plane-data");
         self.spawn(
             &name,
             &[
@@ -153,8 +154,32 @@ impl Cluster {
                 listen,
                 "--threads",
                 "2",
+                "--data-dir",
+                &data,
             ],
         );
+    }
+
+    /// Kills a role's process at once.
+    pub(crate) fn kill(&mut self, role: &str) {
+        let index = self.processes.iter().position(|p| p.role == role).unwrap();
+        let mut process = self.processes.remove(index);
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
+    }
+
+    /// Starts a killed role's successor.
+    pub(crate) fn respawn(&mut self, role: &str) {
+        let (api, grpc) = (self.api.replace("http://", ""), self.grpc.clone());
+        match role.strip_prefix('d').and_then(|index| index.parse().ok()) {
+            Some(index) => {
+                let index: usize = index;
+                let listen = self.data_planes[index].replace("http://", "");
+                self.spawn_data_plane(index, &format!("http://{grpc}"), &listen);
+            }
+            None if role == "node" => self.spawn_node(&[]),
+            None => self.spawn_control_plane(&api, &grpc),
+        }
     }
 
     pub(crate) fn spawn_node(&mut self, node_args: &[&str]) {

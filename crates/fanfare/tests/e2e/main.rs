@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod asynchronous;
 mod cluster;
 mod crashes;
 mod emulation;

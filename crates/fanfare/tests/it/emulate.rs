@@ -22,12 +22,13 @@ async fn up(directory: &Path, args: &[&str], variables: &[(&str, &str)]) -> (Chi
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut urls = Vec::new();
-    // All three lines: one that is still being written when its reader goes would end the process.
     while urls.len() < 3 {
         let line = tokio::time::timeout(READY, lines.next_line()).await.expect("ready in time").unwrap();
         let line = line.expect("it serves");
         urls.push(line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned());
     }
+    // It has more to say, and ends when nobody is left to say it to.
+    tokio::spawn(async move { while lines.next_line().await.is_ok_and(|line| line.is_some()) {} });
     (child, urls.remove(1), urls.remove(0))
 }
 

@@ -234,6 +234,7 @@ async fn help_fits_on_a_screen() {
         "deploy",
         "dev",
         "invoke",
+        "async",
         "list",
         "describe",
         "update",

@@ -295,8 +295,18 @@ async fn three_processes_answer_like_one() {
     ]);
     let api = control.line().await;
     let streams = format!("http://{streams}");
-    let mut data_plane =
-        Server::start(&["data-plane", "--control-plane", &streams, "--listen", "127.0.0.1:0", "--name", "d"]);
+    let data = path(&dir, "data-plane");
+    let mut data_plane = Server::start(&[
+        "data-plane",
+        "--control-plane",
+        &streams,
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "d",
+        "--data-dir",
+        &data,
+    ]);
     let (data, run) = (path(&dir, "node"), path(&dir, "run"));
     let mut node = Server::start(&[
         "node",

@@ -189,9 +189,34 @@ async fn paths_are_taken_only_where_the_host_names_no_function() {
         let answer = Connection::open(keeping.address()).await.call(request.unwrap()).await;
         assert!(answer.text().starts_with(&format!("GET {path}\n")), "{answer:?}");
     }
-    let request = Request::get("/async").header("host", "gateway.test").body(Full::<Bytes>::default());
+    let request = Request::get("/async").header("host", "127.0.0.1:8080").body(Full::<Bytes>::default());
     let answer = Connection::open(keeping.address()).await.call(request.unwrap()).await;
     assert_eq!(answer.text(), r#"{"invocations":[]}"#);
+}
+
+#[tokio::test]
+async fn lists_are_not_for_proxies_and_web_pages_unless_they_are_for_all() {
+    for for_all in [false, true] {
+        let keeping = Keeping::with(|options| options.lists_for_all = for_all).await;
+        let cases: [&[(&str, &str)]; 4] = [
+            &[("host", "gateway.test")],
+            &[("host", "127.0.0.1"), ("x-forwarded-for", "192.0.2.1")],
+            &[("host", "localhost:8080"), ("via", "1.1 proxy")],
+            &[("host", "localhost:8080"), ("forwarded", "for=192.0.2.1")],
+        ];
+        for fields in cases {
+            for path in ["/async", "/async/dead?limit=1"] {
+                let mut request = Request::get(path);
+                for (name, value) in fields {
+                    request = request.header(*name, *value);
+                }
+                let request = request.body(Full::<Bytes>::default()).unwrap();
+                let answer = Connection::open(keeping.address()).await.call(request).await;
+                let expected = if for_all { (200, "") } else { (403, "forbidden") };
+                assert_eq!((answer.status.as_u16(), answer.reason()), expected, "{fields:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
