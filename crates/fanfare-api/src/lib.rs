@@ -8,6 +8,7 @@ mod answers;
 mod asynchronous;
 mod check;
 mod cluster;
+mod explain;
 mod field_error;
 mod function;
 mod problem;
@@ -28,6 +29,10 @@ pub use asynchronous::{
 pub use cluster::{
     ClusterStatusDocument, DataPlaneDocument, HealthDocument, LeaderDocument, NodeDocument, NodeListDocument,
     ResourcesDocument,
+};
+pub use explain::{
+    OrderDocument, RequestDocument, RequestExplanationDocument, RequestOutcome, RequestStageDocument,
+    SlotDocument,
 };
 pub use field_error::FieldError;
 pub use function::{

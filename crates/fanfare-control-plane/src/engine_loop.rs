@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
 use crate::liveness::{Peers, Pulse};
+use crate::questions::{Asked, Questions, Remembered};
 use crate::registry::Visible;
 use crate::view::{ClusterView, Counters, NodeRef};
 
@@ -37,6 +38,7 @@ pub(crate) struct EngineLoop {
     preparing: BTreeMap<RevisionId, Vec<oneshot::Sender<Prepared>>>,
     preparing_count: usize,
     barriers: Barriers,
+    questions: Questions,
     counters: Counters,
     commands: Vec<Command>,
 }
@@ -95,6 +97,7 @@ impl EngineLoop {
             preparing: BTreeMap::new(),
             preparing_count: 0,
             barriers: Barriers::default(),
+            questions: Questions::default(),
             counters: Counters::default(),
             commands: Vec::new(),
         }
@@ -186,10 +189,18 @@ impl EngineLoop {
             Input::FromDataPlane { data_plane, stream, messages, received } => {
                 if self.data_planes.heard(self.clock.now(), data_plane, stream) {
                     for message in messages {
-                        if let FromDataPlane::Reached(number) = message {
-                            self.barriers.reached(data_plane, number);
-                            continue;
-                        }
+                        let message = match message {
+                            FromDataPlane::Reached(number) => {
+                                self.barriers.reached(data_plane, number);
+                                continue;
+                            }
+                            FromDataPlane::Explained { number, records, kept } => {
+                                let answer = Remembered { data_plane, at: received, records, kept };
+                                self.questions.answered(number, answer);
+                                continue;
+                            }
+                            other => other,
+                        };
                         self.note_load(data_plane, &message);
                         self.step(Event::FromDataPlane { data_plane, message, received });
                     }
@@ -209,6 +220,11 @@ impl EngineLoop {
                 let of = |id| if in_full { engine.function_status(id) } else { engine.function_overview(id) };
                 let statuses = ids.into_iter().map(of).collect();
                 let _ = answer.send((self.clock.now(), statuses));
+            }
+            Input::Explain { request_id, answer } => self.ask_about(&request_id, answer),
+            Input::Orders { sandboxes, answer } => {
+                let orders = sandboxes.into_iter().map(|sandbox| self.engine.order_of(sandbox).cloned());
+                let _ = answer.send(orders.collect());
             }
             Input::Cluster { answer } => drop(answer.send(self.cluster())),
             Input::Nodes { answer } => drop(answer.send(self.connected_nodes())),
@@ -330,6 +346,21 @@ impl EngineLoop {
         for waiter in waiters {
             let _ = waiter.send(result.clone().map(|()| node.clone()));
         }
+    }
+
+    /// Asks every connected data plane what it remembers of a request.
+    fn ask_about(&mut self, request_id: &Arc<str>, answer: oneshot::Sender<Asked>) {
+        let connected = self.data_planes.iter().filter_map(|(id, peer)| Some((id, peer, peer.tx.as_ref()?)));
+        let connected: Vec<_> = connected.map(|(id, peer, tx)| (id, peer.name.clone(), tx.clone())).collect();
+        // Dropping the answer says that too many ask.
+        let Some((number, answers)) = self.questions.open(connected.len()) else { return };
+        let mut data_planes = Vec::with_capacity(connected.len());
+        for (id, name, tx) in connected {
+            // After an overflow the link is closed, and the data plane counts as silent.
+            let _ = tx.send(ToDataPlane::Explain { number, request_id: request_id.clone() });
+            data_planes.push((id, name));
+        }
+        let _ = answer.send(Asked { data_planes, answers });
     }
 
     fn tell_nodes(&mut self, messages: Vec<(NodeRef, ToNode)>) {

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use fanfare_engine::FunctionStatus;
+use fanfare_engine::{FunctionStatus, Order};
 use fanfare_link::Sender;
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, NodeHello, NodeId, RevisionId,
-    StartFailure, Timestamp, ToDataPlane, ToNode,
+    SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
 };
 use tokio::sync::oneshot;
 
 use crate::liveness::Pulse;
+use crate::questions::Asked;
 use crate::registry::Visible;
 use crate::view::{ClusterView, NodeRef};
 
@@ -67,6 +68,16 @@ pub(crate) enum Input {
         in_full: bool,
         ids: Vec<FunctionId>,
         answer: oneshot::Sender<(Timestamp, Vec<Option<FunctionStatus>>)>,
+    },
+    /// What data planes remember of a request; the answer is dropped where too many ask.
+    Explain {
+        request_id: Arc<str>,
+        answer: oneshot::Sender<Asked>,
+    },
+    /// Why these sandboxes were ordered, in this order, as far as it is remembered.
+    Orders {
+        sandboxes: Vec<SandboxId>,
+        answer: oneshot::Sender<Vec<Option<Order>>>,
     },
     Cluster {
         answer: oneshot::Sender<ClusterView>,

@@ -21,6 +21,7 @@ mod leader;
 mod limits;
 mod liveness;
 mod options;
+mod questions;
 mod registry;
 mod transfers;
 mod view;

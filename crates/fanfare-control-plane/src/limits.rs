@@ -66,6 +66,11 @@ pub(crate) const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of a blob in one read.
 pub(crate) const BLOB_CHUNK_BYTES: usize = 256 << 10;
 
+/// Questions about requests that data planes work on at once.
+pub(crate) const QUESTIONS_MAX: usize = 64;
+/// Time that data planes have to answer one.
+pub(crate) const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Requests for logs that are open at once.
 pub(crate) const LOG_READERS_MAX: usize = 64;
 /// Last lines of a log that may be asked for.

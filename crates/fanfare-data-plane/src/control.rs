@@ -9,7 +9,7 @@ use fanfare_dispatch::Event;
 use fanfare_link::{Dialer, EpochGate, Link};
 use fanfare_types::limits::{FAILURES_PER_REPORT_MAX, HEARTBEAT_INTERVAL, REPORT_INTERVAL};
 use fanfare_types::{
-    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, Protocol, SandboxId, ToDataPlane,
+    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, Protocol, ToDataPlane,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -218,8 +218,26 @@ impl Control {
                     }
                 }
             }
-            ToDataPlane::Grant { function, revision, sandbox, node: _, endpoint, slots, stages } => {
-                self.grant(function, revision, sandbox, &endpoint, slots, stages.as_ref());
+            ToDataPlane::Grant { function, revision, sandbox, node, endpoint, slots, stages } => {
+                let (protocol, address) = Protocol::of(&endpoint);
+                match Endpoint::parse(address) {
+                    Some(address) => {
+                        let upstream = Upstream::new(sandbox, node, revision, address, protocol);
+                        let upstream = Arc::new(upstream);
+                        self.grant(function, &upstream, slots, stages.as_ref());
+                    }
+                    None => {
+                        tracing::error!(%sandbox, endpoint = &*endpoint, "not an endpoint");
+                        self.outlet.send(FromDataPlane::Condemned { sandbox, why: Condemned::Broken });
+                        self.outlet.send(FromDataPlane::Released { sandbox, slots, retired: false });
+                    }
+                }
+            }
+            ToDataPlane::Explain { number, request_id } => {
+                let name = |id| self.known.get(&id).map(|known| known.function.name.as_str().into());
+                let records = self.shared.records.find(&request_id, clock::now(), name);
+                let kept = self.shared.records.reach(clock::now());
+                self.outlet.send(FromDataPlane::Explained { number, records, kept });
             }
             ToDataPlane::Revoke { sandbox, slots } => {
                 if let Some(function) = self.shared.directory.sandbox_of(sandbox) {
@@ -288,27 +306,18 @@ impl Control {
     fn grant(
         &self,
         function: FunctionId,
-        revision: u32,
-        sandbox: SandboxId,
-        endpoint: &str,
+        upstream: &Arc<Upstream>,
         slots: u32,
         stages: Option<&fanfare_types::Stages>,
     ) {
+        let sandbox = upstream.sandbox;
         let Some(known) = self.known.get(&function) else {
             self.outlet.send(FromDataPlane::Released { sandbox, slots, retired: true });
             return;
         };
-        let (protocol, address) = Protocol::of(endpoint);
-        let Some(address) = Endpoint::parse(address) else {
-            tracing::error!(%sandbox, endpoint, "not an endpoint");
-            self.outlet.send(FromDataPlane::Condemned { sandbox, why: Condemned::Broken });
-            self.outlet.send(FromDataPlane::Released { sandbox, slots, retired: false });
-            return;
-        };
         // First, so that a grant that is given back at once takes the entry out again.
         self.shared.directory.add_sandbox(sandbox, &known.function);
-        let upstream = Arc::new(Upstream::new(sandbox, address, protocol));
-        known.function.grant(&self.shared, &upstream, revision, slots, stages);
+        known.function.grant(&self.shared, upstream, slots, stages);
     }
 
     /// Tells of requests that failed; when to do so again if more than one message's worth have.

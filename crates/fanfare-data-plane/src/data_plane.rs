@@ -53,10 +53,7 @@ impl DataPlane {
         dialer: Dialer,
         shutdown: CancellationToken,
     ) -> Result<Handle, StartError> {
-        let threads = match options.threads {
-            0 => thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        };
+        let threads = options.thread_count();
         let listen = options.listen;
         let listeners =
             listener::bind(listen, threads).map_err(|error| StartError::Listen { address: listen, error })?;

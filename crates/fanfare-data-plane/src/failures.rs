@@ -37,13 +37,19 @@ impl Failures {
         }
     }
 
-    /// A shim answered that the handler raised an error.
-    pub(crate) fn note_handler_error(&self, function: FunctionId, id: Option<&HeaderValue>, body: &Bytes) {
+    /// A shim answered that the handler raised an error; what it says of that in a sentence.
+    pub(crate) fn note_handler_error(
+        &self,
+        function: FunctionId,
+        id: Option<&HeaderValue>,
+        body: &Bytes,
+    ) -> String {
         let nameless = HeaderValue::from_static("");
+        let said: Said = serde_json::from_slice(body).unwrap_or_default();
         self.add(function, Reason::HandlerError, id.unwrap_or(&nameless), || {
-            let said: Said = serde_json::from_slice(body).unwrap_or_default();
-            (said.detail, said.stack.join("\n").into())
+            (said.detail.clone(), said.stack.join("\n").into())
         });
+        said.detail
     }
 
     /// One more. Of those of one report the first is described: a storm of refusals costs no more than its count.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use fanfare_dispatch::{Event, FunctionQueue, Handle, Outcome, Refusal, Why};
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, FunctionId, FunctionLoad, FunctionName, FunctionRoute, Reason, SandboxId,
-    Stages, Timestamp,
+    Balance, DataPlaneHello, DataPlaneId, FunctionId, FunctionLoad, FunctionName, FunctionRoute, Reason,
+    SandboxId, Stages, Timestamp,
 };
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -47,6 +47,7 @@ struct Inner {
     request_timeout: Duration,
     idle_timeout: Option<Duration>,
     concurrency: u32,
+    balance: Balance,
     outlet: Arc<Outlet>,
     /// When the demand was last told.
     demanded: Timestamp,
@@ -103,6 +104,11 @@ pub(crate) struct Place {
     pub(crate) shared: bool,
     /// The longest that no byte of it may move in a sandbox, if that is limited.
     pub(crate) idle: Option<Duration>,
+    /// Requests that waited, and that were in sandboxes, as it arrived.
+    pub(crate) ahead: u32,
+    pub(crate) in_flight: u32,
+    /// How slots are chosen.
+    pub(crate) balance: Balance,
 }
 
 /// What a step is about, beyond its event.
@@ -134,6 +140,7 @@ impl Function {
                 request_timeout: route.request_timeout,
                 idle_timeout: route.idle_timeout,
                 concurrency: route.concurrency,
+                balance: route.balance,
                 outlet,
                 demanded: Timestamp::ZERO,
                 demand_due: false,
@@ -164,8 +171,17 @@ impl Function {
         inner.counters.arrivals += 1;
         let deadline = accepted + inner.request_timeout;
         let shared_sandbox = inner.concurrency > 1;
-        let (waiter, idle) = (inner.queue.next_waiter(), inner.idle_timeout);
-        let place = Place { waiter, deadline, key, lane, shared: shared_sandbox, idle };
+        let place = Place {
+            waiter: inner.queue.next_waiter(),
+            deadline,
+            key,
+            lane,
+            shared: shared_sandbox,
+            idle: inner.idle_timeout,
+            ahead: inner.queue.queued(),
+            in_flight: inner.queue.in_flight(),
+            balance: inner.balance,
+        };
         let event = Event::Arrive { waiter: place.waiter, deadline, key, lane };
         let taken = self.take(shared, inner, accepted, place, event);
         (place, taken)
@@ -233,11 +249,11 @@ impl Function {
         self: &Arc<Self>,
         shared: &Shared,
         upstream: &Arc<Upstream>,
-        revision: u32,
         slots: u32,
         stages: Option<&Stages>,
     ) {
-        let event = Event::Grant { sandbox: upstream.sandbox, revision, slots, fresh: stages.is_some() };
+        let (sandbox, revision) = (upstream.sandbox, upstream.revision);
+        let event = Event::Grant { sandbox, revision, slots, fresh: stages.is_some() };
         let mut effects = Effects::default();
         let mut inner = self.inner.lock();
         let about = About { own: None, granted: Some((upstream, stages)) };
@@ -252,6 +268,7 @@ impl Function {
         inner.request_timeout = route.request_timeout;
         inner.idle_timeout = route.idle_timeout;
         inner.concurrency = route.concurrency;
+        inner.balance = route.balance;
         drop(inner);
         self.apply(shared, Event::Route(route.clone()));
     }
@@ -310,7 +327,7 @@ impl Function {
 mod tests {
     use super::*;
 
-    use fanfare_types::Balance;
+    use fanfare_types::NodeId;
 
     use crate::endpoint::Endpoint;
     use crate::options::Options;
@@ -336,8 +353,9 @@ mod tests {
         // Its end of the channel is gone, and its word about it is still on the way.
         drop((wait(), wait()));
         let mut third = wait();
-        let upstream = Arc::new(Upstream::new(SandboxId(1), Endpoint::Unix("/s".into()), Default::default()));
-        function.grant(&shared, &upstream, 1, 1, None);
+        let endpoint = Endpoint::Unix("/s".into());
+        let upstream = Arc::new(Upstream::new(SandboxId(1), NodeId(1), 1, endpoint, Default::default()));
+        function.grant(&shared, &upstream, 1, None);
         let Ok(Answer::Slot(slot)) = third.try_recv() else { panic!("the slot is lost") };
         function.finish(&shared, &slot, Outcome::Clean, clock::now());
         let stats = function.stats();

@@ -26,6 +26,7 @@ use crate::progress::{self, Late};
 use crate::proof::{Http1Exchange, Sent};
 use crate::request::SERVER_TIMING;
 use crate::timing::Timing;
+use crate::trail::Trail;
 use crate::upgrade::Upgrade;
 use crate::upstream::{Connection, LAST_WORDS_WAIT};
 
@@ -47,6 +48,7 @@ pub(crate) struct Call<'a> {
     pub(crate) upgrade: Option<Upgrade>,
     /// The client takes trailers.
     pub(crate) trailers: bool,
+    pub(crate) trail: &'a mut Trail,
 }
 
 /// What came of an attempt.
@@ -172,23 +174,30 @@ impl Call<'_> {
         response: Response<Upstream>,
         held: Held,
     ) -> Attempt {
-        let (timing, function) = (self.timing(&lease), lease.function());
+        let (answered, function) = (clock::now(), lease.function());
+        let timing = self.timing_at(&lease, answered);
         let (mut parts, rest) = response.into_parts();
         let switching = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let agreed = parts.headers.get(UPGRADE).filter(|_| switching).cloned();
         headers::strip_hop_by_hop(&mut parts.headers);
         parts.headers.append(SERVER_TIMING, timing);
         if switching && let Some(upgrade) = self.upgrade.take() {
+            if let Some(entry) = self.trail.answered(parts.status, answered) {
+                lease.carry(entry);
+            }
             upgrade.join(&self.core.upgraded, rest, lease, held, &mut parts.headers, agreed);
             return Attempt::Answered(Response::from_parts(parts, Body::Full(None)));
         }
         match Body::of(self.core, rest, Some(lease.clone()), lease.deadline, held).await {
             Ok(body) => {
+                let mut entry = self.trail.answered(parts.status, answered);
                 if failures::is_handler_error(parts.status, &parts.headers) {
                     let said = if let Body::Full(Some(bytes)) = &body { bytes.clone() } else { Bytes::new() };
                     let id = failures::id_of(self.headers);
-                    self.core.shared.failures.note_handler_error(function, id, &said);
+                    let detail = self.core.shared.failures.note_handler_error(function, id, &said);
+                    entry.iter_mut().for_each(|entry| entry.blame(Reason::HandlerError, &detail));
                 }
+                entry.into_iter().for_each(|entry| lease.carry(entry));
                 Attempt::Answered(Response::from_parts(parts, body))
             }
             Err(error) => {
@@ -204,9 +213,13 @@ impl Call<'_> {
 
     /// `Server-Timing` of an answer that is there now.
     fn timing(&self, lease: &Lease) -> HeaderValue {
+        self.timing_at(lease, clock::now())
+    }
+
+    fn timing_at(&self, lease: &Lease, answered: Timestamp) -> HeaderValue {
         let slot = &lease.slot;
         let (assigned, why, stages) = (slot.at, slot.why, slot.stages.clone());
-        Timing { accepted: self.accepted, assigned, why, stages }.header(clock::now())
+        Timing { accepted: self.accepted, assigned, why, stages }.header(answered)
     }
 
     pub(crate) fn too_late(&self) -> Problem {

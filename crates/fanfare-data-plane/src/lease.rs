@@ -1,6 +1,6 @@
 //! A slot in use.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ use crate::clock;
 use crate::core::Core;
 use crate::function::{Function, Place, Slot};
 use crate::progress::Progress;
+use crate::records::Entry;
+use crate::trail;
 use crate::upstream::Connection;
 
 /// A slot with a request in it. Ends exactly once: by [`Lease::complete`] or [`Lease::fail`], or, where neither came,
@@ -30,7 +32,9 @@ pub(crate) struct Lease {
     proving: Cell<bool>,
     sent: Cell<bool>,
     borrowed: Cell<bool>,
-    ended: Cell<bool>,
+    ended: Cell<Option<(Outcome, Timestamp)>>,
+    /// What is remembered of the request, once its answer has begun.
+    entry: RefCell<Option<Entry>>,
 }
 
 impl Lease {
@@ -45,7 +49,8 @@ impl Lease {
             proving: Cell::new(false),
             sent: Cell::new(false),
             borrowed: Cell::new(false),
-            ended: Cell::new(false),
+            ended: Cell::new(None),
+            entry: RefCell::new(None),
         }
     }
 
@@ -97,8 +102,10 @@ impl Lease {
     /// Nobody waits for the (rest of the) answer any more. Whether it should be found out if user code has ended: not
     /// where it has the sandbox to itself, which is killed and replaced sooner than that.
     pub(crate) fn begin_proof(&self) -> bool {
-        let worth =
-            self.shared && self.sent.get() && !self.ended.get() && self.slot.upstream.gone().is_none();
+        let worth = self.shared
+            && self.sent.get()
+            && self.ended.get().is_none()
+            && self.slot.upstream.gone().is_none();
         worth && !self.proving.replace(true)
     }
 
@@ -108,16 +115,33 @@ impl Lease {
         self.end(if late { Outcome::TimedOut } else { Outcome::Abandoned }, None);
     }
 
+    /// The request's answer has begun: what is remembered of it ends with the lease.
+    pub(crate) fn carry(&self, entry: Entry) {
+        match self.ended.get() {
+            Some((outcome, at)) => self.remember(entry, outcome, at),
+            None => drop(self.entry.replace(Some(entry))),
+        }
+    }
+
+    fn remember(&self, entry: Entry, outcome: Outcome, at: Timestamp) {
+        let gone = self.slot.upstream.gone().map(|cause| cause.exit.reason());
+        trail::settle(&self.core, entry, outcome, gone, at);
+    }
+
     /// The core that it belongs to.
     pub(crate) fn core(&self) -> &Core {
         &self.core
     }
 
     fn end(&self, outcome: Outcome, connection: Option<Connection>) {
-        if self.ended.replace(true) {
+        if self.ended.get().is_some() {
             return;
         }
         let now = clock::now();
+        self.ended.set(Some((outcome, now)));
+        if let Some(entry) = self.entry.take() {
+            self.remember(entry, outcome, now);
+        }
         // The connection first, so that it is there for whoever gets the slot.
         if self.borrowed.take() {
             self.slot.upstream.give_back(self.core.index, connection, now);

@@ -55,6 +55,16 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Threads that serve requests.
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+}
+
 // By hand: the token must appear nowhere.
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

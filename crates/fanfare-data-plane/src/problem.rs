@@ -84,6 +84,10 @@ impl Problem {
         problem
     }
 
+    pub(crate) fn status(&self) -> u16 {
+        self.status
+    }
+
     /// Seconds after which it is worth trying again, where waiting helps.
     pub(crate) fn retry_after_s(&self) -> Option<u32> {
         match self.reason {

@@ -29,6 +29,7 @@ use crate::peers::{self, Forwarded};
 use crate::problem::Problem;
 use crate::request_id::REQUEST_ID;
 use crate::timing;
+use crate::trail::Trail;
 use crate::upgrade::Upgrade;
 use crate::wait::{Waiting, wait};
 
@@ -74,7 +75,8 @@ pub(crate) async fn serve(
     let version = request.version();
     let (mut parts, body) = request.into_parts();
     parts.headers.insert(REQUEST_ID, id.clone());
-    let mut response = match answer(&core, &client, under_way, parts, body, accepted).await {
+    let mut trail = Trail::new(core.clone(), &id, accepted);
+    let mut response = match answer(&core, &client, under_way, parts, body, &mut trail, accepted).await {
         Ok(response) => response,
         Err(Failure { problem, timing, function }) => {
             match &function {
@@ -84,6 +86,7 @@ pub(crate) async fn serve(
                 }
                 None => core.shared.count_problem(problem.reason),
             }
+            trail.refused(&problem, function.as_ref().map(|function| function.id));
             tracing::debug!(reason = %problem.reason, request = ?id, "refused");
             let mut response = problem.response(&id, function.as_ref().map(|function| &function.name));
             let timing = timing.unwrap_or_else(|| timing::queue_only(accepted, clock::now()));
@@ -107,11 +110,14 @@ async fn answer(
     under_way: UnderWay,
     mut parts: request::Parts,
     body: Incoming,
+    trail: &mut Trail,
     accepted: Timestamp,
 ) -> Result<Response<Body>, Failure> {
     let shared = &core.shared;
     if parts.uri.path().starts_with(OWN_PREFIX) {
-        return Ok(own(core, &parts)?);
+        let response = own(core, &parts)?;
+        trail.forget();
+        return Ok(response);
     }
     let Some(held) = Held::new(core, under_way) else {
         let detail = format!("{} requests are held; no more may be", shared.options.requests_max);
@@ -135,7 +141,12 @@ async fn answer(
             timing: None,
             function: refused.function,
         };
-        return Box::pin(answer).await.map_err(refused);
+        let answered = Box::pin(answer).await.map_err(refused);
+        if answered.is_ok() {
+            // What is accepted is remembered as it is executed, attempt by attempt.
+            trail.forget();
+        }
+        return answered;
     }
     let (function, target) = find::find(shared, &parts).await?;
     let forwarded = peers::is_forwarded(core, &parts);
@@ -166,7 +177,11 @@ async fn answer(
     {
         let deadline = accepted + function.request_timeout();
         match peers::forward(core, &address, client, &parts, body.whole(), deadline, held).await {
-            Forwarded::Answered(response) => return Ok(response),
+            Forwarded::Answered(response) => {
+                // The owner remembers it.
+                trail.forget();
+                return Ok(response);
+            }
             Forwarded::Failed(problem) => {
                 return Err(Failure::from(problem).of(function));
             }
@@ -174,7 +189,7 @@ async fn answer(
         }
     }
     let work = Work { parts, target, upgrade, trailers, accepted, assigned: None };
-    invoke(core, client, &function, work, body, held).await.map_err(|failure| failure.of(function))
+    invoke(core, client, &function, work, body, held, trail).await.map_err(|failure| failure.of(function))
 }
 
 /// Refuses what cannot be passed on, or could be read in two ways, before it takes a place in a queue.
@@ -237,8 +252,11 @@ pub(crate) async fn attempt(
     let work = Work { parts, target: None, upgrade: None, trailers, accepted, assigned: Some(assigned) };
     // Its client has left long ago.
     let client = Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-    invoke(core, &client, function, work, Unsent::Fresh(payload), held).await.map_err(|failure| {
+    let mut trail = Trail::new(core.clone(), &id, accepted);
+    let answered = invoke(core, &client, function, work, Unsent::Fresh(payload), held, &mut trail).await;
+    answered.map_err(|failure| {
         let problem = failure.problem;
+        trail.refused(&problem, Some(function.id));
         function.count_problem(problem.reason);
         core.shared.failures.note(function.id, &problem, &id);
         // With a slot there is a timing. Those two reasons say that nothing was sent even so.
@@ -279,6 +297,7 @@ async fn invoke(
     mut work: Work,
     mut body: Unsent,
     mut held: Held,
+    trail: &mut Trail,
 ) -> Result<Response<Body>, Failure> {
     let shared = &core.shared;
     let target = match &work.target {
@@ -287,9 +306,10 @@ async fn invoke(
     };
     let accepted = work.accepted;
     let (place, mut taken) = function.arrive(shared, accepted, affinity(target), core.lane());
+    trail.arrived(function.id, &place);
     let (method, headers) = (&work.parts.method, &mut work.parts.headers);
     let (upgrade, trailers) = (work.upgrade, work.trailers);
-    let mut call = Call { core, client, method, target, headers, accepted, upgrade, trailers };
+    let mut call = Call { core, client, method, target, headers, accepted, upgrade, trailers, trail };
     let mut last = None;
     for _ in 0..ATTEMPTS_MAX {
         let slot = match taken {
@@ -308,6 +328,7 @@ async fn invoke(
         if let Some(assigned) = work.assigned.take() {
             assigned();
         }
+        call.trail.given(&slot);
         let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, &place));
         let mut whole = body.whole();
         if let Some(progress) = &lease.progress {

@@ -12,6 +12,7 @@ use crate::asynchronous::Door;
 use crate::directory::Directory;
 use crate::failures::Failures;
 use crate::options::Options;
+use crate::records::Records;
 use crate::stats::{Stats, count};
 
 pub(crate) struct Shared {
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) failures: Failures,
     /// The way to the asynchronous invocations, where they are kept.
     pub(crate) door: Option<Door>,
+    pub(crate) records: Records,
     peers: RwLock<Peers>,
     /// Requests answered by the platform that were for no function, by reason.
     problems: Mutex<Vec<(Reason, u64)>>,
@@ -43,6 +45,7 @@ struct Peers {
 impl Shared {
     pub(crate) fn new(options: Options, door: Option<Door>) -> Self {
         Shared {
+            records: Records::new(options.thread_count()),
             options,
             directory: Directory::default(),
             synced: watch::Sender::new(false),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fanfare_types::{GoneCause, Protocol, SandboxId, Timestamp};
+use fanfare_types::{GoneCause, NodeId, Protocol, SandboxId, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -27,6 +27,9 @@ pub(crate) type Connection = fanfare_http1::Connection<Stream>;
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) sandbox: SandboxId,
+    pub(crate) node: NodeId,
+    /// What it runs.
+    pub(crate) revision: u32,
     pub(crate) endpoint: Endpoint,
     pub(crate) protocol: Protocol,
     pool: Mutex<Pool>,
@@ -53,9 +56,17 @@ struct Idle {
 }
 
 impl Upstream {
-    pub(crate) fn new(sandbox: SandboxId, endpoint: Endpoint, protocol: Protocol) -> Self {
+    pub(crate) fn new(
+        sandbox: SandboxId,
+        node: NodeId,
+        revision: u32,
+        endpoint: Endpoint,
+        protocol: Protocol,
+    ) -> Self {
         Upstream {
             sandbox,
+            node,
+            revision,
             endpoint,
             protocol,
             pool: Mutex::new(Pool::default()),
@@ -205,7 +216,8 @@ mod tests {
 
     /// An upstream with three slots and an idle connection for each, of cores 0, 1 and 2.
     fn warm() -> (Upstream, Vec<UnixStream>) {
-        let upstream = Upstream::new(SandboxId(1), Endpoint::Unix("/s".into()), Protocol::Http1);
+        let endpoint = Endpoint::Unix("/s".into());
+        let upstream = Upstream::new(SandboxId(1), NodeId(1), 1, endpoint, Protocol::Http1);
         upstream.granted(3);
         assert!((0..3).all(|core| upstream.lend(core, now(0)).is_none()));
         let ends = (0..3).map(|core| {

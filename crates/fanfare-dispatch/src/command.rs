@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_types::{Condemned, Reason, SandboxId};
+use fanfare_types::{Condemned, Reason, SandboxId, SlotWhy as Why};
 
 /// A sandbox that this data plane holds slots of, with its place in the queue's table.
 ///
@@ -62,32 +62,6 @@ pub enum Command {
     },
     /// The function has become active: ask [`crate::FunctionQueue::report`] in every interval until it is `None`.
     Activate,
-}
-
-/// Why a request got the slot it got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// A slot was free when it arrived.
-    Warm,
-    /// It waited, and a request before it finished.
-    HandedOver,
-    /// It waited, and a slot came from another data plane.
-    Moved,
-    /// It waited for a sandbox that was started.
-    Cold,
-}
-
-impl Why {
-    /// Its stable name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Why::Warm => "warm",
-            Why::HandedOver => "handed-over",
-            Why::Moved => "moved",
-            Why::Cold => "cold",
-        }
-    }
 }
 
 /// Why a request got no slot.

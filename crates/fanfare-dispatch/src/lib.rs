@@ -20,8 +20,9 @@ mod queue;
 mod slots;
 mod waiters;
 
-pub use command::{Command, Handle, Refusal, Why};
+pub use command::{Command, Handle, Refusal};
 pub use event::{Event, Outcome};
+pub use fanfare_types::SlotWhy as Why;
 pub use queue::FunctionQueue;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use fanfare_policy::{IdleFunction, choose_victims, evictable};
+use fanfare_policy::{IdleFunction, PlaceReason, Placed, choose_victims, evictable};
 use fanfare_types::{FunctionId, FunctionSpec, NodeId, Resources, SandboxId, Timestamp, ToNode};
 use smallvec::SmallVec;
 
@@ -35,8 +35,18 @@ pub(crate) struct OrderCause {
     pub(crate) deciding: Duration,
 }
 
+/// Sandboxes that were ordered together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ordered {
+    pub(crate) first: SandboxId,
+    pub(crate) count: u32,
+    /// The first one's, and why that.
+    pub(crate) node: NodeId,
+    pub(crate) placed: PlaceReason,
+}
+
 impl Engine {
-    /// Orders up to `count` sandboxes of the current revision; the number that found room.
+    /// Orders up to `count` sandboxes of the current revision; those that found room.
     pub(crate) fn order(
         &mut self,
         now: Timestamp,
@@ -44,18 +54,20 @@ impl Engine {
         count: u32,
         cause: OrderCause,
         out: &mut Vec<Command>,
-    ) -> u32 {
-        let Some(function) = self.functions.get(&id) else { return 0 };
+    ) -> Option<Ordered> {
+        let function = self.functions.get(&id)?;
         let spec = function.spec.clone();
         let revision = function.revision_id(id);
         let overdue_at = now + spec.timeouts.start + super::lifecycle::START_OVERDUE_MARGIN;
+        let mut made: Option<Ordered> = None;
         for ordered in 0..count {
-            let Some(node) = self.place(&spec) else {
+            let Some(Placed { node, reason }) = self.place(&spec) else {
                 self.starve(now, id, count - ordered, cause.demand.saturating_sub(ordered));
-                return ordered;
+                return made;
             };
             self.sandbox_counter += 1;
             let sandbox = SandboxId::new(self.config.epoch, self.sandbox_counter);
+            made.get_or_insert(Ordered { first: sandbox, count: 0, node, placed: reason }).count += 1;
             self.tell_revision(node, revision, &spec, out);
             self.tell_node(node, ToNode::Create { sandbox, revision }, out);
             self.keep_sandbox(
@@ -84,11 +96,11 @@ impl Engine {
             );
         }
         self.no_longer_starved(id);
-        count
+        made
     }
 
     /// A node with room for one sandbox, which is reserved there.
-    fn place(&mut self, spec: &FunctionSpec) -> Option<NodeId> {
+    fn place(&mut self, spec: &FunctionSpec) -> Option<Placed> {
         let request = spec.sizing.request;
         if self.full.iter().any(|(runtime, least)| *runtime == spec.runtime && request.fits(*least)) {
             return None;
@@ -102,7 +114,7 @@ impl Engine {
             }
             self.full.push((spec.runtime.clone(), request));
         }
-        placed.map(|placed| placed.node)
+        placed
     }
 
     /// Something was released, or a node offers what it did not.

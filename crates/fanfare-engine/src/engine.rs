@@ -12,6 +12,7 @@ use fanfare_types::{
 
 use crate::function::Function;
 use crate::nodes::Node;
+use crate::orders::Orders;
 use crate::sandbox::{Phase, Sandbox};
 use crate::{Command, EngineConfig, Event};
 
@@ -51,6 +52,8 @@ pub struct Engine {
     pub(crate) nodes_seen: BTreeSet<NodeId>,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) sandbox_counter: u64,
+    /// Why sandboxes were ordered lately.
+    pub(crate) orders: Orders,
     /// Something was released in this step: starved functions get another try at its end.
     pub(crate) room_made: bool,
     /// A function starves: at the end of this step idle sandboxes are asked back.
@@ -125,6 +128,7 @@ impl Engine {
             nodes_seen: BTreeSet::new(),
             started_at: None,
             sandbox_counter: 0,
+            orders: Orders::default(),
             room_made: false,
             room_wanted: false,
             make_room_at: Timestamp::ZERO,
@@ -223,7 +227,7 @@ impl Engine {
             FromDataPlane::Failed(failures) => self.requests_failed(now, failures),
             FromDataPlane::Draining => self.data_plane_draining(data_plane, out),
             // The shell's own business.
-            FromDataPlane::Reached(_) | FromDataPlane::Heartbeat => {}
+            FromDataPlane::Reached(_) | FromDataPlane::Explained { .. } | FromDataPlane::Heartbeat => {}
         }
     }
 

@@ -24,7 +24,7 @@ pub struct Decision {
     /// Sandboxes that should exist from then on.
     pub sandboxes: u32,
     /// Why, in one sentence with its inputs.
-    pub reason: String,
+    pub reason: Arc<str>,
 }
 
 /// What is remembered of a failed start until the next success or update, so that `describe` can tell.
@@ -319,17 +319,17 @@ impl Active {
         let (have, leaving) = (self.coming_or_ready(), self.counts.retiring);
         let allowed = wanted.min(max.saturating_mul(2).saturating_sub(have + leaving));
         let reason = format!("{leaving} sandboxes finish their requests first");
-        if allowed < wanted && self.decisions.back().is_none_or(|last| last.reason != reason) {
+        if allowed < wanted && self.decisions.back().is_none_or(|last| *last.reason != *reason) {
             self.record(now, have + allowed, reason);
         }
         allowed
     }
 
-    pub(crate) fn record(&mut self, at: Timestamp, sandboxes: u32, reason: String) {
+    pub(crate) fn record(&mut self, at: Timestamp, sandboxes: u32, reason: impl Into<Arc<str>>) {
         self.goal = sandboxes;
         if self.decisions.len() == DECISIONS_MAX {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(Decision { at, sandboxes, reason });
+        self.decisions.push_back(Decision { at, sandboxes, reason: reason.into() });
     }
 }

@@ -120,16 +120,10 @@ impl Engine {
         if old_ready > 0 {
             let replacements = old_ready.min(max);
             let cause = OrderCause { demand: replacements, deciding: Duration::ZERO };
-            let ordered = self.order(now, id, replacements, cause, out);
-            if ordered == 0 {
-                self.retire_one_old(now, id, out);
-            }
-            if let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) {
-                active.record(
-                    now,
-                    ordered,
-                    format!("update: {old_ready} of the old revision to be replaced"),
-                );
+            let reason = format!("update: {old_ready} of the old revision to be replaced");
+            match self.order(now, id, replacements, cause, out) {
+                Some(ordered) => self.note_order(now, id, ordered, cause, reason.into()),
+                None => self.retire_one_old(now, id, out),
             }
         }
         self.wake(now, id);

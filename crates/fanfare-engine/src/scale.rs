@@ -183,17 +183,13 @@ impl Engine {
         }
         let cause = OrderCause { demand: order.create, deciding };
         let ordered = self.order(now, id, missing, cause, out);
-        if ordered > 0
-            && let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut())
-        {
-            let reason = if order.create >= unprompted {
-                format!("demand: {}", order.reason)
-            } else {
-                format!("autoscaler: {} wanted, {have} there", active.desired)
+        if let Some(ordered) = ordered {
+            let reason = match order.create >= unprompted {
+                true => format!("demand: {}", order.reason),
+                false => format!("autoscaler: {} wanted, {have} there", have + unprompted),
             };
-            active.record(now, have + ordered, reason);
-        }
-        if ordered == 0 && have == 0 {
+            self.note_order(now, id, ordered, cause, reason.into());
+        } else if have == 0 {
             // A full cluster: the new revision takes the room of an old sandbox instead of room beside it.
             self.retire_one_old(now, id, out);
         }

@@ -1,6 +1,8 @@
 //! What may travel on a link, and how much room it takes.
 
-use fanfare_types::{FromDataPlane, FromNode, FunctionRoute, RevisionSpec, ToDataPlane, ToNode};
+use fanfare_types::{
+    FromDataPlane, FromNode, FunctionRoute, RequestRecord, RevisionSpec, ToDataPlane, ToNode,
+};
 
 /// A message of a link: one of the four enums of `fanfare-types`.
 pub trait Message: sealed::Sealed + std::fmt::Debug + Send + 'static {
@@ -116,6 +118,7 @@ impl Message for ToDataPlane {
             | ToDataPlane::Revoke { .. }
             | ToDataPlane::Retire { .. }
             | ToDataPlane::Yield { .. } => FIXED,
+            ToDataPlane::Explain { request_id, .. } => FIXED + text(request_id),
         }
     }
 
@@ -141,6 +144,10 @@ impl Message for FromDataPlane {
             FromDataPlane::Report(list) => FIXED + list.len() * RECORD,
             FromDataPlane::Failed(failures) => {
                 FIXED + text(&failures.detail) + text(&failures.request_id) + text(&failures.log_tail)
+            }
+            FromDataPlane::Explained { records, .. } => {
+                let texts = |r: &RequestRecord| text(&r.request_id) + text(&r.name) + text(&r.detail);
+                FIXED + records.iter().map(|record| 4 * RECORD + texts(record)).sum::<usize>()
             }
             FromDataPlane::Demand(_)
             | FromDataPlane::Released { .. }

@@ -7,6 +7,7 @@ mod from_data_plane;
 mod from_node;
 mod log;
 mod pack;
+mod request;
 mod revision;
 mod to_data_plane;
 mod to_node;

@@ -9,6 +9,7 @@ mod id;
 pub mod limits;
 mod message;
 mod reason;
+mod request;
 mod resources;
 mod scaling;
 mod stages;
@@ -24,6 +25,7 @@ pub use message::{
     RequestFailures, SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
 };
 pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
+pub use request::{RequestEnd, RequestRecord, SlotRecord, SlotWhy};
 pub use resources::Resources;
 pub use scaling::{Hpa, Kpa, Metric, Scaling, ScalingPolicy};
 pub use stages::Stages;

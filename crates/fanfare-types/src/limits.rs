@@ -46,6 +46,19 @@ pub const LOG_TAIL_BYTES: usize = 4 * 1024;
 pub const FAILURE_DETAIL_BYTES_MAX: usize = 512;
 /// Kinds of failed requests that a data plane tells the control plane of per report; the rest follow with the next ones.
 pub const FAILURES_PER_REPORT_MAX: usize = 256;
+/// Requests that a data plane remembers for `explain`: those that waited, were cold, refused, cut, left or slow. The oldest
+/// make way.
+pub const REQUESTS_REMEMBERED_MAX: usize = 8_192;
+/// Of all the others, which got a slot at once and an answer soon, the last so many.
+pub const REQUESTS_REMEMBERED_WARM_MAX: usize = 8_192;
+/// A request that took longer is remembered among the former.
+pub const REQUEST_SLOW: Duration = Duration::from_secs(1);
+/// Requests of the same id that one data plane tells of.
+pub const REQUESTS_EXPLAINED_MAX: usize = 16;
+/// Orders of sandboxes that the control plane remembers with their reasons.
+pub const ORDERS_REMEMBERED_MAX: usize = 16_384;
+/// Characters of a request's id that a client may choose.
+pub const REQUEST_ID_LEN_MAX: usize = 128;
 /// Bytes of logs a node keeps for one function before the oldest are dropped.
 pub const LOG_BYTES_PER_FUNCTION: u64 = 8 << 20;
 /// Messages between two roles that may wait for the wire; beyond it the stream is cut and resynced.

@@ -9,10 +9,11 @@
 //! control plane puts them in, `held by data planes + in flight on streams + free <= concurrency` at every moment.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{
-    DataPlaneId, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason, Resources, RevisionId,
-    RevisionSpec, SandboxId, Stages, StartFailure,
+    DataPlaneId, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason, RequestRecord, Resources,
+    RevisionId, RevisionSpec, SandboxId, Stages, StartFailure,
 };
 
 /// Control plane to data plane.
@@ -98,6 +99,13 @@ pub enum ToDataPlane {
     },
     /// Answer with [`FromDataPlane::Reached`] once everything before this on the stream has been taken in.
     Mark(u64),
+    /// Answer with [`FromDataPlane::Explained`] of the same number.
+    Explain {
+        /// Names the question.
+        number: u64,
+        /// The request's id.
+        request_id: Arc<str>,
+    },
 }
 
 /// Why a sandbox is gone, and what its last words were.
@@ -141,6 +149,16 @@ pub enum FromDataPlane {
     Failed(RequestFailures),
     /// Everything up to [`ToDataPlane::Mark`] of this number holds here.
     Reached(u64),
+    /// Answer to [`ToDataPlane::Explain`]: what is remembered of requests with that id, the latest first, within
+    /// [`crate::limits::REQUESTS_EXPLAINED_MAX`].
+    Explained {
+        /// The question's number.
+        number: u64,
+        /// The requests.
+        records: Vec<RequestRecord>,
+        /// For how long requests are remembered here at present; `None` when none has been forgotten yet.
+        kept: Option<Duration>,
+    },
     /// I am shutting down: grant me only what my waiting requests need, and let others own my functions. Said again on
     /// every new stream.
     Draining,

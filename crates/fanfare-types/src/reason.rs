@@ -44,6 +44,8 @@ reasons! {
     RouteNotFound = "route-not-found", 404, "call /function/NAME/… or set the Host header to the function's name";
     /// Malformed, or over a limit of the protocol.
     BadRequest = "bad-request", 400, "see the detail";
+    /// Nothing is remembered of a request of that id.
+    RequestNotFound = "request-not-found", 404, "records are kept for a while only; ask soon after the request, with the id in its X-Request-Id";
     /// The path exists, but not for this method.
     MethodNotAllowed = "method-not-allowed", 405, "use a method that the Allow header names";
     /// The body's media type is not the expected one.

@@ -83,6 +83,7 @@ pub(crate) enum Command {
     Rollback(RollbackArgs),
     Delete(DeleteArgs),
     Logs(LogsArgs),
+    Explain(ExplainArgs),
     Status(StatusArgs),
     Doctor(DoctorArgs),
     ControlPlane(ControlPlaneArgs),
@@ -304,6 +305,21 @@ pub(crate) struct LogsArgs {
     /// Begin with so many of the last lines.
     #[arg(long, default_value_t = 100, value_name = "LINES")]
     pub(crate) tail: u32,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Say where the time of a request went, and why it was answered as it was.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare explain 5f3b0c6a2d9e4b17a8c05d1e6f7a8b9c
+  fanfare explain 5f3b0c6a2d9e4b17a8c05d1e6f7a8b9c -o json
+
+A data plane remembers its last 8,192 requests that waited, failed or were slow, and its last 8,192 others.")]
+pub(crate) struct ExplainArgs {
+    /// The request's id: every answer has it in X-Request-Id.
+    pub(crate) id: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

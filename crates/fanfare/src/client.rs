@@ -7,6 +7,7 @@ use bytes::Bytes;
 use fanfare_api::{
     BlobDocument, ClusterStatusDocument, DeployResult, FunctionDocument, FunctionListDocument,
     FunctionStatusDocument, FunctionSummaryDocument, PROBLEM_CONTENT_TYPE, PrepareResult, Problem,
+    RequestExplanationDocument,
 };
 use fanfare_types::{CodeDigest, FunctionName, Reason, limits};
 use http::{Method, Request, Response, StatusCode, header};
@@ -50,6 +51,11 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(api: &str, printer: Printer) -> Result<Self, Failure> {
         Ok(Client { http: Http::new(printer), base: Base::parse(api, "--api")? })
+    }
+
+    /// Where the control API is.
+    pub(crate) fn base(&self) -> &Base {
+        &self.base
     }
 
     /// The client that requests to functions go through.
@@ -152,6 +158,11 @@ impl Client {
         let mut request = self.request(Method::PUT, &path, BodyExt::boxed(StreamBody::new(chunks)))?;
         request.headers_mut().insert(header::CONTENT_LENGTH, package.size_bytes.into());
         answer(self.send(request, UPLOAD_TIMEOUT, Some("@code.tar")).await?).await
+    }
+
+    /// What is remembered of a request.
+    pub(crate) async fn explain(&self, id: &str) -> Result<RequestExplanationDocument, Failure> {
+        self.get(&format!("/v1/requests/{}", encoded(id))).await
     }
 
     /// Lines of a function's log, oldest first.
@@ -280,6 +291,17 @@ pub(crate) async fn collect(response: Response<Incoming>, limit: usize) -> Resul
             Err(Failure::new(Exit::Timeout, format!("the answer did not end within {ANSWER_TIMEOUT:?}")))
         }
     }
+}
+
+/// A text as one part of a path.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
+    let byte = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    // A part of a path that is `.` or `..` would be resolved: no dot is plain.
+    text.bytes().map(byte).collect()
 }
 
 /// The document with the values of its variables masked.

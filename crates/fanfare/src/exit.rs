@@ -35,7 +35,10 @@ impl Exit {
     /// The exit code for a reason that the platform gives.
     pub(crate) fn of(reason: Reason) -> Exit {
         match reason {
-            Reason::FunctionNotFound | Reason::RouteNotFound | Reason::InvocationNotFound => Exit::NotFound,
+            Reason::FunctionNotFound
+            | Reason::RouteNotFound
+            | Reason::InvocationNotFound
+            | Reason::RequestNotFound => Exit::NotFound,
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
             Reason::BadRequest
             | Reason::InvalidField

@@ -268,7 +268,7 @@ async fn routed(app: &App, name: &str) {
 }
 
 /// What the engine says about functions, and its time.
-async fn statuses(
+pub(super) async fn statuses(
     app: &App,
     ids: Vec<FunctionId>,
     in_full: bool,
@@ -334,7 +334,7 @@ fn failures(status: &FunctionStatus, now: Timestamp) -> Vec<FailureCountDocument
 }
 
 /// Newest first; each with the number before it.
-fn decisions(status: &FunctionStatus, now: Timestamp) -> Vec<DecisionDocument> {
+pub(super) fn decisions(status: &FunctionStatus, now: Timestamp) -> Vec<DecisionDocument> {
     let mut before = 0;
     let mut documents: Vec<_> = status
         .decisions
@@ -343,7 +343,7 @@ fn decisions(status: &FunctionStatus, now: Timestamp) -> Vec<DecisionDocument> {
             age_s: now.since(decision.at).as_secs_f64(),
             from: std::mem::replace(&mut before, decision.sandboxes),
             to: decision.sandboxes,
-            reason: decision.reason.clone(),
+            reason: decision.reason.to_string(),
         })
         .collect();
     documents.reverse();

@@ -6,6 +6,7 @@
 
 mod blobs;
 mod body;
+mod explain;
 mod functions;
 mod guard;
 mod logs;
@@ -13,6 +14,7 @@ mod openapi;
 mod problem;
 mod server;
 mod status;
+mod timeline;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,6 +109,7 @@ fn table() -> Vec<Route> {
         (Method::POST, "/v1/functions/{name}/rollback", routing::post(functions::rollback)),
         (Method::POST, "/v1/functions/{name}/prepare", routing::post(functions::prepare)),
         get("/v1/functions/{name}/logs", logs::logs),
+        get("/v1/requests/{id}", explain::explain),
         (Method::PUT, "/v1/blobs/{digest}", routing::put(blobs::put)),
         (Method::HEAD, "/v1/blobs/{digest}", routing::head(blobs::head)),
     ]

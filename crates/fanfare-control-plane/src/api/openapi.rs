@@ -4,7 +4,7 @@ use axum::response::IntoResponse;
 use fanfare_api::{LogLineDocument, Problem};
 use utoipa::OpenApi;
 
-use super::{blobs, functions, logs, status};
+use super::{blobs, explain, functions, logs, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -27,6 +27,7 @@ use super::{blobs, functions, logs, status};
         functions::rollback,
         functions::prepare,
         logs::logs,
+        explain::explain,
         blobs::put,
         blobs::head,
     ),

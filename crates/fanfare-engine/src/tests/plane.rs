@@ -191,7 +191,10 @@ impl FakePlane {
                     };
                 }
             }
-            ToDataPlane::Welcome { .. } | ToDataPlane::Peers(_) | ToDataPlane::Mark(_) => {}
+            ToDataPlane::Welcome { .. }
+            | ToDataPlane::Peers(_)
+            | ToDataPlane::Mark(_)
+            | ToDataPlane::Explain { .. } => {}
         }
         done
     }

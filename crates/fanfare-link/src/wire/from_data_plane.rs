@@ -8,6 +8,7 @@ use fanfare_types::{
 use super::common::{present, reason, shared};
 use super::pack::{Packer, Unpacker};
 use super::proto::data_plane_run::Run;
+use super::request::{explained_from_wire, explained_to_wire};
 use super::{Malformed, Messages, Wire, proto};
 use crate::Batch;
 
@@ -50,6 +51,9 @@ impl Wire for FromDataPlane {
                 FromDataPlane::Hello(hello) => Run::Hello(hello_to_wire(&hello)),
                 FromDataPlane::Failed(failures) => Run::Failed(failures_to_wire(&failures)),
                 FromDataPlane::Reached(number) => Run::Reached(number),
+                FromDataPlane::Explained { number, records, kept } => {
+                    Run::Explained(explained_to_wire(number, &records, kept))
+                }
                 FromDataPlane::Draining => Run::Draining(proto::Unit {}),
                 FromDataPlane::Heartbeat => Run::Heartbeat(proto::Unit {}),
             };
@@ -85,6 +89,7 @@ impl Wire for FromDataPlane {
                     messages.push(FromDataPlane::Failed(failures_from_wire(failures)?))?;
                 }
                 Run::Reached(number) => messages.push(FromDataPlane::Reached(number))?,
+                Run::Explained(explained) => messages.push(explained_from_wire(explained)?)?,
                 Run::Draining(proto::Unit {}) => messages.push(FromDataPlane::Draining)?,
                 Run::Heartbeat(proto::Unit {}) => messages.push(FromDataPlane::Heartbeat)?,
             }

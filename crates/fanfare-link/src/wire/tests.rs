@@ -158,16 +158,8 @@ fn idle() -> impl Strategy<Value = Option<Duration>> {
 }
 
 fn route() -> impl Strategy<Value = FunctionRoute> {
-    let balance = prop_oneof![
-        Just(Balance::Knative),
-        Just(Balance::LeastLoaded),
-        Just(Balance::RoundRobin),
-        Just(Balance::Random),
-        Just(Balance::ChRlu),
-        Just(Balance::Hermod),
-    ];
     let numbers = (any::<u32>(), any::<u32>(), any::<u32>());
-    (function(), name(), (duration(), idle()), numbers, balance).prop_map(
+    (function(), name(), (duration(), idle()), numbers, balance_policy()).prop_map(
         |(id, name, (request_timeout, idle_timeout), numbers, balance)| {
             let (revision, concurrency, queue_limit) = numbers;
             FunctionRoute {
@@ -251,6 +243,7 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
     prop_oneof![
         (data_plane(), any::<u64>())
             .prop_map(|(you, epoch)| ToDataPlane::Welcome { you, epoch: Epoch(epoch) }),
+        (any::<u64>(), text()).prop_map(|(number, request_id)| ToDataPlane::Explain { number, request_id }),
         vec(route(), 0..10).prop_map(ToDataPlane::Functions),
         function().prop_map(ToDataPlane::FunctionRemoved),
         Just(ToDataPlane::Synced),
@@ -267,6 +260,55 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
             ToDataPlane::Unavailable { function, reason, detail, log_tail }
         }),
     ]
+}
+
+fn balance_policy() -> impl Strategy<Value = Balance> {
+    prop_oneof![
+        Just(Balance::Knative),
+        Just(Balance::LeastLoaded),
+        Just(Balance::RoundRobin),
+        Just(Balance::Random),
+        Just(Balance::ChRlu),
+        Just(Balance::Hermod),
+    ]
+}
+
+fn request_record() -> impl Strategy<Value = RequestRecord> {
+    let why = prop::sample::select(&SlotWhy::ALL[..]);
+    let slot = (sandbox(), any::<u32>(), any::<u32>(), why, duration(), option::of(stages())).prop_map(
+        |(sandbox, node, revision, why, after, stages)| SlotRecord {
+            sandbox,
+            node: NodeId(node),
+            revision,
+            why,
+            after,
+            stages,
+        },
+    );
+    let texts = (text(), text(), text());
+    let counts = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u16>());
+    let times = (duration(), option::of(duration()), duration());
+    let end = prop::sample::select(&RequestEnd::ALL[..]);
+    let reason = option::of(prop::sample::select(Reason::ALL));
+    (texts, counts, times, option::of(function()), option::of(slot), end, reason, balance_policy()).prop_map(
+        |(texts, counts, times, function, slot, end, reason, balance)| RequestRecord {
+            request_id: texts.0,
+            age: times.0,
+            function,
+            name: texts.1,
+            ahead: counts.0,
+            in_flight: counts.1,
+            balance,
+            attempts: counts.2,
+            slot,
+            answered_after: times.1,
+            ended_after: times.2,
+            end,
+            status: counts.3,
+            reason,
+            detail: texts.2,
+        },
+    )
 }
 
 fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
@@ -300,6 +342,8 @@ fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
             .prop_map(|(sandbox, slots, retired)| FromDataPlane::Released { sandbox, slots, retired }),
         (sandbox(), why).prop_map(|(sandbox, why)| FromDataPlane::Condemned { sandbox, why }),
         failed.prop_map(FromDataPlane::Failed),
+        (any::<u64>(), vec(request_record(), 0..4), option::of(duration()))
+            .prop_map(|(number, records, kept)| FromDataPlane::Explained { number, records, kept }),
         Just(FromDataPlane::Draining),
         Just(FromDataPlane::Heartbeat),
         any::<u64>().prop_map(FromDataPlane::Reached),

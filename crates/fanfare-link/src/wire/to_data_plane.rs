@@ -100,6 +100,9 @@ fn encode_alone(message: ToDataPlane, packer: &mut Packer) -> Run {
         ToDataPlane::FunctionRemoved(function) => Run::FunctionRemoved(function.0),
         ToDataPlane::Synced => Run::Synced(proto::Unit {}),
         ToDataPlane::Mark(number) => Run::Mark(number),
+        ToDataPlane::Explain { number, request_id } => {
+            Run::Explain(proto::Explain { number, request_id: request_id.as_ref().to_owned() })
+        }
         ToDataPlane::Peers(peers) => {
             for (id, address) in &peers {
                 packer.u32(id.0).text(address);
@@ -158,6 +161,10 @@ fn decode_run(run: Run, messages: &mut Messages<ToDataPlane>) -> Result<(), Malf
         Run::FunctionRemoved(function) => messages.push(ToDataPlane::FunctionRemoved(FunctionId(function))),
         Run::Synced(proto::Unit {}) => messages.push(ToDataPlane::Synced),
         Run::Mark(number) => messages.push(ToDataPlane::Mark(number)),
+        Run::Explain(explain) => messages.push(ToDataPlane::Explain {
+            number: explain.number,
+            request_id: shared("a request's id", explain.request_id)?,
+        }),
         Run::Peers(bytes) => messages.push(ToDataPlane::Peers(Unpacker::new(&bytes).list(|record| {
             let id = DataPlaneId(record.u32()?);
             Ok((id, Arc::from(record.text("a data plane's address")?)))
@@ -219,7 +226,7 @@ fn unpack_route(record: &mut Unpacker<'_>) -> Result<FunctionRoute, Malformed> {
     })
 }
 
-fn balance(balance: Balance) -> u8 {
+pub(super) fn balance(balance: Balance) -> u8 {
     match balance {
         Balance::Knative => 0,
         Balance::LeastLoaded => 1,
@@ -230,7 +237,7 @@ fn balance(balance: Balance) -> u8 {
     }
 }
 
-fn balance_from(balance: u8) -> Result<Balance, Malformed> {
+pub(super) fn balance_from(balance: u8) -> Result<Balance, Malformed> {
     match balance {
         0 => Ok(Balance::Knative),
         1 => Ok(Balance::LeastLoaded),

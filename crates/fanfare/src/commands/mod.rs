@@ -11,6 +11,7 @@ mod deploy;
 mod describe;
 mod dev;
 mod doctor;
+mod explain;
 mod invoke;
 mod list;
 mod logs;
@@ -90,6 +91,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::Rollback(args) => rollback::run(&context, &args).await,
         Command::Delete(args) => delete::run(&context, &args).await,
         Command::Logs(args) => logs::run(&context, &args).await,
+        Command::Explain(args) => explain::run(&context, &args).await,
         Command::Status(args) => status::run(&context, &args).await,
         // Handled before there is a client.
         Command::Up(_)

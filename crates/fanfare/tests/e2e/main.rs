@@ -8,6 +8,7 @@ mod asynchronous;
 mod cluster;
 mod crashes;
 mod emulation;
+mod explain;
 mod limits;
 mod scaling;
 mod serving;

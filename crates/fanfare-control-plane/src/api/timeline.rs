@@ -1,0 +1,225 @@
+//! A request's record in words: its stages, and what happened.
+
+use std::time::Duration;
+
+use fanfare_api::RequestStageDocument;
+use fanfare_types::{RequestEnd, RequestRecord, SlotRecord, SlotWhy, Stages};
+
+pub(super) fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Where a request's time went. Those of a cold start end as its slot was given; where its sandbox was under way
+/// already, they begin before the request.
+pub(super) fn stages(record: &RequestRecord) -> Vec<RequestStageDocument> {
+    let mut out = Vec::new();
+    let mut add = |stage: &str, from_ms: f64, took: Duration, what: &str| {
+        out.push(RequestStageDocument {
+            stage: stage.to_owned(),
+            from_ms,
+            took_ms: ms(took),
+            what: what.to_owned(),
+        });
+    };
+    let Some(slot) = &record.slot else {
+        add("queue", 0.0, record.ended_after, "waited for a slot and got none");
+        return out;
+    };
+    match &slot.stages {
+        Some(stages) => {
+            let propagate = slot.after.saturating_sub(stages.total());
+            let mut from_ms = ms(slot.after) - ms(stages.total() + propagate);
+            for (name, took, what) in cold_stages(stages, propagate) {
+                add(name, from_ms, took, what);
+                from_ms += ms(took);
+            }
+        }
+        None => add("queue", 0.0, slot.after, "waited for a slot"),
+    }
+    let answered = record.answered_after.unwrap_or(record.ended_after);
+    let what = "in the sandbox, to the head of the answer";
+    add("execute", ms(slot.after), answered.saturating_sub(slot.after), what);
+    if record.answered_after.is_some() {
+        let what = "the rest of the answer";
+        add("answer", ms(answered), record.ended_after.saturating_sub(answered), what);
+    }
+    out
+}
+
+fn cold_stages(stages: &Stages, propagate: Duration) -> [(&'static str, Duration, &'static str); 7] {
+    [
+        ("decide", stages.decide, "control plane: from the word of need to the decision"),
+        ("place", stages.place, "control plane: choosing the node"),
+        ("transfer", stages.transfer, "the order to the node, and its word back"),
+        ("create", stages.create, "node: code, template, cgroup and namespaces, up to the process"),
+        ("start", stages.start, "node: from the process to user code"),
+        ("ready", stages.ready, "node: from user code to accepting requests"),
+        ("propagate", propagate, "word of need out, and the new slot back to the data plane"),
+    ]
+}
+
+/// What happened, in a few sentences.
+pub(super) fn summary(record: &RequestRecord) -> String {
+    let mut sentences = vec![arrival(record)];
+    sentences.extend(record.slot.as_ref().map(|slot| given(record, slot)));
+    if record.attempts > 1 {
+        let others = record.attempts - 1;
+        sentences
+            .push(format!("It was offered to {others} others before, which provably got nothing of it."));
+    }
+    sentences.push(ending(record));
+    sentences.join(" ")
+}
+
+fn arrival(record: &RequestRecord) -> String {
+    if record.function.is_none() {
+        return "No function was found for it.".to_owned();
+    }
+    let warm = record.slot.is_some_and(|slot| slot.why == SlotWhy::Warm && record.attempts == 1);
+    let free = if warm { "a slot was free" } else { "no slot was free for it" };
+    format!(
+        "As it arrived {free}; {} in sandboxes, {} waiting before it.",
+        counted(record.in_flight),
+        counted(record.ahead)
+    )
+}
+
+fn given(record: &RequestRecord, slot: &SlotRecord) -> String {
+    let after = seconds(slot.after);
+    let (sandbox, node) = (slot.sandbox, slot.node);
+    match slot.why {
+        SlotWhy::Warm => format!(
+            "It got a slot of sandbox {sandbox} ({node}, revision {}) at once, chosen by the policy {:?}.",
+            slot.revision, record.balance
+        ),
+        SlotWhy::HandedOver => format!(
+            "After {after} a request before it finished in sandbox {sandbox} ({node}, revision {}), and it was the one \
+             that had waited longest.",
+            slot.revision
+        ),
+        SlotWhy::Moved => format!(
+            "After {after} a slot of sandbox {sandbox} ({node}, revision {}) came from another data plane.",
+            slot.revision
+        ),
+        SlotWhy::Cold => format!(
+            "After {after} a new sandbox {sandbox} ({node}, revision {}) was ready: a cold start.",
+            slot.revision
+        ),
+    }
+}
+
+fn ending(record: &RequestRecord) -> String {
+    let after = seconds(record.ended_after);
+    let why = match (&record.reason, &*record.detail) {
+        (Some(reason), "") => format!("{reason}"),
+        (Some(reason), detail) => format!("{reason}: {detail}"),
+        (None, _) => String::new(),
+    };
+    match record.end {
+        RequestEnd::Answered if record.reason.is_some() => {
+            format!("The function answered {} after {after}: {why}.", record.status)
+        }
+        RequestEnd::Answered => format!("The function answered {} after {after}.", record.status),
+        RequestEnd::Refused if record.slot.is_some() => {
+            format!(
+                "The function gave no answer; the client was told {} after {after}: {why}.",
+                record.status
+            )
+        }
+        RequestEnd::Refused => format!("It was refused with {} after {after}: {why}.", record.status),
+        RequestEnd::Cut => format!("The answer ({}) was cut after {after}: {why}.", record.status),
+        RequestEnd::ClientLeft => format!("Its client left after {after}."),
+    }
+}
+
+fn counted(requests: u32) -> String {
+    match requests {
+        1 => "1 request was".to_owned(),
+        n => format!("{n} requests were"),
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    match duration.as_secs_f64() {
+        s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s => format!("{s:.3} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fanfare_types::{Balance, FunctionId, NodeId, Reason, SandboxId};
+
+    use super::*;
+
+    fn record(why: SlotWhy, stages: Option<Stages>) -> RequestRecord {
+        RequestRecord {
+            request_id: Arc::from("r"),
+            age: Duration::from_secs(5),
+            function: Some(FunctionId(1)),
+            name: Arc::from("f"),
+            ahead: 2,
+            in_flight: 1,
+            balance: Balance::Knative,
+            attempts: 1,
+            slot: Some(SlotRecord {
+                sandbox: SandboxId(7),
+                node: NodeId(1),
+                revision: 3,
+                why,
+                after: Duration::from_millis(20),
+                stages,
+            }),
+            answered_after: Some(Duration::from_millis(50)),
+            ended_after: Duration::from_millis(60),
+            end: RequestEnd::Answered,
+            status: 200,
+            reason: None,
+            detail: Arc::from(""),
+        }
+    }
+
+    fn each(of: u64) -> Stages {
+        let stage = Duration::from_millis(of);
+        Stages { decide: stage, place: stage, transfer: stage, create: stage, start: stage, ready: stage }
+    }
+
+    #[test]
+    fn stages_follow_each_other_and_sum_to_the_whole() {
+        for (stages_of, begins) in [(Some(each(2)), 0.0), (Some(each(10)), -40.0), (None, 0.0)] {
+            let all = stages(&record(SlotWhy::Cold, stages_of));
+            let mut at = begins;
+            for stage in &all {
+                assert!((stage.from_ms - at).abs() < 1e-6, "{all:?}");
+                at += stage.took_ms;
+            }
+            assert!((at - 60.0).abs() < 1e-6, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_slot_only_waited() {
+        let mut refused = RequestRecord { slot: None, answered_after: None, ..record(SlotWhy::Cold, None) };
+        refused.end = RequestEnd::Refused;
+        refused.status = 504;
+        refused.reason = Some(Reason::QueueTimeout);
+        let all = stages(&refused);
+        assert_eq!((all.len(), all[0].took_ms), (1, 60.0));
+        assert!(summary(&refused).ends_with("It was refused with 504 after 60.0 ms: queue-timeout."));
+    }
+
+    #[test]
+    fn the_summary_says_why_this_slot_then() {
+        let says = |why, words: &str| {
+            let text = summary(&record(why, None));
+            assert!(text.contains(words), "{text}");
+        };
+        says(SlotWhy::Warm, "a slot was free");
+        says(SlotWhy::HandedOver, "a request before it finished");
+        says(SlotWhy::Moved, "came from another data plane");
+        says(SlotWhy::Cold, "a cold start");
+    }
+}
