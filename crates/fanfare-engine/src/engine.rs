@@ -292,10 +292,7 @@ impl Engine {
         let active = function.active_mut();
         active.sandboxes.insert(id);
         if current {
-            *active.counts.of(sandbox.phase) += 1;
-            if sandbox.phase == Phase::Ready {
-                sandbox.leases.iter().for_each(|(holder, slots)| active.plane_mut(*holder).held += slots);
-            }
+            active.count(&sandbox);
         } else if sandbox.phase == Phase::Ready {
             active.old_ready += 1;
         }

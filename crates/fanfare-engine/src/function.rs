@@ -272,6 +272,21 @@ impl Active {
         sum
     }
 
+    /// Adds a sandbox of the current revision to the counts of its phase.
+    pub(crate) fn count(&mut self, sandbox: &Sandbox) {
+        *self.counts.of(sandbox.phase) += 1;
+        match sandbox.phase {
+            Phase::Starting => self.counts.called_back += u32::from(sandbox.called_back),
+            Phase::Ready => {
+                for (holder, slots) in sandbox.leases.iter().filter(|(_, slots)| *slots > 0) {
+                    self.plane_mut(*holder).held += slots;
+                }
+            }
+            Phase::Retiring => self.counts.condemned += u32::from(sandbox.condemned),
+            Phase::Stopping => {}
+        }
+    }
+
     /// Takes a sandbox of the current revision out of the counts of a phase that it leaves.
     pub(crate) fn uncount(&mut self, sandbox: &Sandbox, phase: Phase) {
         *self.counts.of(phase) -= 1;

@@ -12,7 +12,7 @@ use crate::function::{Counts, Function, LastFailure};
 use crate::sandbox::Phase;
 
 impl Engine {
-    /// Registers a function, or gives it a new revision.
+    /// Registers a function, or gives it a new revision, or an earlier one again.
     pub(crate) fn function_set(
         &mut self,
         now: Timestamp,
@@ -102,31 +102,54 @@ impl Engine {
         active.retry_at = Timestamp::ZERO;
         active.crashes = 0;
         active.replace_at = Timestamp::ZERO;
-        active.counts = Counts::default();
-        let before = std::mem::take(&mut active.free);
-        active.old_free.extend(before);
-        active.planes.iter_mut().for_each(|plane| plane.held = 0);
         let members: Vec<_> = active.sandboxes.iter().copied().collect();
-        let mut old_ready = 0;
         for sandbox in members {
-            match self.sandboxes.get(&sandbox).map(|s| s.phase) {
-                Some(Phase::Starting) => self.stop(now, sandbox, StopMode::Kill, out),
-                Some(Phase::Ready) => old_ready += 1,
-                _ => {}
+            if self.sandboxes.get(&sandbox).is_some_and(|s| s.phase == Phase::Starting) {
+                self.stop(now, sandbox, StopMode::Kill, out);
             }
         }
-        let Some(function) = self.functions.get_mut(&id) else { return };
-        function.active_mut().old_ready = old_ready;
+        self.recount(id);
+        let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
+        let (ready, old_ready) = (active.counts.ready, active.old_ready);
+        if ready > 0 {
+            // Back to a revision whose sandboxes are still there.
+            self.retire_old_revisions(now, id, out);
+            self.grant_free(id, out);
+        }
         if old_ready > 0 {
-            let replacements = old_ready.min(max);
+            let replacements = old_ready.min(max).saturating_sub(ready);
             let cause = OrderCause { demand: replacements, deciding: Duration::ZERO };
             let reason = format!("update: {old_ready} of the old revision to be replaced");
             match self.order(now, id, replacements, cause, out) {
                 Some(ordered) => self.note_order(now, id, ordered, cause, reason.into()),
-                None => self.retire_one_old(now, id, out),
+                None if ready == 0 => self.retire_one_old(now, id, out),
+                None => {}
             }
         }
         self.wake(now, id);
+    }
+
+    /// Counts a function's sandboxes anew: another revision is current than was.
+    fn recount(&mut self, id: FunctionId) {
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        let revision = function.revision;
+        let active = function.active_mut();
+        active.counts = Counts::default();
+        active.old_ready = 0;
+        active.free.clear();
+        active.old_free.clear();
+        active.planes.iter_mut().for_each(|plane| plane.held = 0);
+        let members: Vec<_> = active.sandboxes.iter().copied().collect();
+        for member in members {
+            let Some(sandbox) = self.sandboxes.get(&member) else { continue };
+            let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) else { return };
+            if sandbox.revision.number == revision {
+                active.count(sandbox);
+            } else {
+                active.old_ready += u32::from(sandbox.phase == Phase::Ready);
+            }
+            self.refresh_free(member);
+        }
     }
 
     /// Deletes a function: waiting requests are refused, running ones finish, then its sandboxes stop.

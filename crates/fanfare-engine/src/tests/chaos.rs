@@ -32,6 +32,7 @@ enum Op {
     RestartNode { node: usize },
     LoseNode { node: usize },
     Update { function: usize, concurrency: u32 },
+    Back { function: usize },
     Replace { function: usize, concurrency: u32 },
     RestartEngine,
 }
@@ -58,6 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => node().prop_map(|node| Op::RestartNode { node }),
         1 => node().prop_map(|node| Op::LoseNode { node }),
         1 => (function(), 1..4u32).prop_map(|(function, concurrency)| Op::Update { function, concurrency }),
+        1 => function().prop_map(|function| Op::Back { function }),
         1 => (function(), 1..4u32).prop_map(|(function, concurrency)| Op::Replace { function, concurrency }),
         1 => Just(Op::RestartEngine),
     ]
@@ -66,6 +68,8 @@ fn op() -> impl Strategy<Value = Op> {
 /// What is registered.
 struct Functions {
     of: [(FunctionId, u32, u32); 2],
+    /// Concurrency by revision, the first one first.
+    history: [Vec<u32>; 2],
     next_id: u32,
 }
 
@@ -129,13 +133,25 @@ fn apply(world: &mut World, functions: &mut Functions, op: &Op) {
         }
         Op::Update { function, concurrency } => {
             let (id, revision, _) = functions.of[function];
-            functions.of[function] = (id, revision + 1, concurrency);
+            let newest = functions.history[function].len() as u32;
+            assert!(revision <= newest);
+            functions.of[function] = (id, newest + 1, concurrency);
+            functions.history[function].push(concurrency);
             functions.set(world, function);
+        }
+        Op::Back { function } => {
+            let (id, revision, _) = functions.of[function];
+            if revision > 1 {
+                let concurrency = functions.history[function][revision as usize - 2];
+                functions.of[function] = (id, revision - 1, concurrency);
+                functions.set(world, function);
+            }
         }
         Op::Replace { function, concurrency } => {
             // Deleted, and its name registered again.
             world.step(Event::FunctionRemoved(functions.id(function)));
             functions.of[function] = (FunctionId(functions.next_id), 1, concurrency);
+            functions.history[function] = vec![concurrency];
             functions.next_id += 1;
             functions.set(world, function);
         }
@@ -265,7 +281,8 @@ proptest! {
         ops in prop::collection::vec(op(), 1..120),
     ) {
         let of = [(FunctionId(1), 1, concurrency.0), (FunctionId(2), 1, concurrency.1)];
-        let mut functions = Functions { of, next_id: 3 };
+        let history = [vec![concurrency.0], vec![concurrency.1]];
+        let mut functions = Functions { of, history, next_id: 3 };
         let mut world = World::new();
         for node in NODES {
             world.add_node(node, 4);

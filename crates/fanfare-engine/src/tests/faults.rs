@@ -92,6 +92,50 @@ fn a_broken_update_leaves_the_old_revision_serving_under_a_new_leader() {
 }
 
 #[test]
+fn going_back_to_the_revision_before_costs_neither_its_sandboxes_nor_a_request() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 3);
+    world.start_all();
+    let before: Vec<_> = world.nodes[&N].sandboxes.keys().copied().collect();
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.settle();
+    while world.start_one(N, 0, false) {}
+    world.settle();
+    world.set_function(F, 1, spec("f", 1, Scaling::default()));
+    world.settle();
+    let status = world.engine.function_status(F).unwrap();
+    assert_eq!((status.ready, status.ready_of_old_revisions, status.starting), (3, 0, 0));
+    world.finish(D, 3);
+    world.arrive(D, F, 3);
+    world.settle();
+    world.finish(D, 3);
+    assert_eq!((world.served, world.refused.len()), (6, 0));
+    let after: Vec<_> = world.nodes[&N].sandboxes.keys().copied().collect();
+    assert_eq!(after, before, "nothing was stopped or started");
+}
+
+#[test]
+fn going_back_from_a_revision_that_serves_replaces_it_without_a_gap() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.start_all();
+    world.finish(D, 2);
+    world.settle();
+    assert_eq!(world.ready(F), 2, "of the second revision");
+    world.set_function(F, 1, spec("f", 1, Scaling::default()));
+    world.settle();
+    world.arrive(D, F, 2);
+    world.settle();
+    world.start_all();
+    world.finish(D, 2);
+    world.settle();
+    assert_eq!((world.served, world.refused.len()), (4, 0));
+    assert!(world.nodes[&N].sandboxes.values().all(|s| s.revision.number == 1));
+}
+
+#[test]
 fn who_condemned_a_sandbox_hears_its_end_also_after_a_new_stream() {
     for new_leader in [false, true] {
         let mut world = World::small(10, 1, Scaling::default());
