@@ -99,6 +99,8 @@ pub enum End {
         reason: Reason,
         /// One sentence.
         detail: Arc<str>,
+        /// The platform lost or stopped what it ran in: the function is not to blame.
+        by_platform: bool,
     },
 }
 

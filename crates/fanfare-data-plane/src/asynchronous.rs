@@ -19,7 +19,7 @@ mod options;
 pub(crate) mod route;
 mod session;
 mod stored;
-mod targets;
+pub(crate) mod targets;
 
 pub(crate) use door::Door;
 pub(crate) use keeper::Keeper;

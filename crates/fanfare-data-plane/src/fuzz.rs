@@ -1,11 +1,19 @@
 //! What fuzzers drive; not part of the API.
 
+use crate::asynchronous::{self, CallbackTargets};
 use crate::names::{self, Host};
 
 /// A request's host and target. What the function sees is a part of what was sent.
 pub fn request_target(host: &str, path_and_query: &str) {
     if let Some(host) = Host::parse(host) {
         assert!(host.names().all(|name| !name.is_empty() && !name.bytes().any(|b| b.is_ascii_uppercase())));
+    }
+    if let Some(asynchronous::route::Route::Call(name, rest)) = asynchronous::route::parse(path_and_query) {
+        assert!(!name.is_empty() && rest.target().starts_with('/'));
+    }
+    let url = format!("http://{host}{path_and_query}");
+    if asynchronous::targets::check_url(&url, CallbackTargets::Private).is_ok() {
+        assert!(!host.contains('@') && !url.starts_with("http://127."));
     }
     if let Some((name, rest)) = names::by_path(path_and_query) {
         let target = rest.target();

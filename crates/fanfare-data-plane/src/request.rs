@@ -20,7 +20,7 @@ use crate::body::{Body, Held};
 use crate::clock;
 use crate::core::Core;
 use crate::find;
-use crate::function::{Answer, Function, Taken};
+use crate::function::{Answer, Function, Slot, Taken};
 use crate::headers::{self, Client};
 use crate::invoke::{Attempt, Call};
 use crate::lease::Lease;
@@ -219,13 +219,16 @@ struct Work {
     /// The client takes trailers.
     trailers: bool,
     accepted: Timestamp,
-    /// Told when it has a slot.
-    assigned: Option<Box<dyn FnOnce()>>,
+    /// Told of each slot that it gets.
+    assigned: Option<OnSlot>,
 }
 
 fn target_of(parts: &request::Parts) -> &str {
     parts.uri.path_and_query().map_or("/", |target| target.as_str())
 }
+
+/// Told of each slot that a request gets.
+pub(crate) type OnSlot = Box<dyn Fn(&Slot)>;
 
 /// Why an attempt has no answer, and whether user code may have had the request.
 pub(crate) struct Unanswered {
@@ -233,7 +236,7 @@ pub(crate) struct Unanswered {
     pub(crate) reached: bool,
 }
 
-/// Sends a request that was kept to a sandbox, as one that has just come; `assigned` is called when it has a slot.
+/// Sends a request that was kept to a sandbox, as one that has just come; `assigned` is told of its slot.
 pub(crate) async fn attempt(
     core: &Rc<Core>,
     function: &Arc<Function>,
@@ -241,7 +244,7 @@ pub(crate) async fn attempt(
     trailers: bool,
     payload: Payload,
     under_way: UnderWay,
-    assigned: Box<dyn FnOnce()>,
+    assigned: OnSlot,
 ) -> Result<Response<Body>, Unanswered> {
     let id = parts.headers.get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let accepted = clock::now();
@@ -325,8 +328,8 @@ async fn invoke(
                 }
             },
         };
-        if let Some(assigned) = work.assigned.take() {
-            assigned();
+        if let Some(assigned) = &work.assigned {
+            assigned(&slot);
         }
         call.trail.given(&slot);
         let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, &place));

@@ -203,9 +203,9 @@ pub(crate) fn control_plane_failure(error: &ControlPlaneError) -> Failure {
 pub(crate) fn data_plane_failure(error: &fanfare_data_plane::StartError) -> Failure {
     match error {
         fanfare_data_plane::StartError::Listen { address, error } => taken(*address, error, "--listen"),
-        fanfare_data_plane::StartError::Log(_) | fanfare_data_plane::StartError::Thread(_) => {
-            Failure::platform(error.to_string())
-        }
+        fanfare_data_plane::StartError::Log(_) => Failure::platform(error.to_string())
+            .next("choose another directory with --data-dir, or see to this one"),
+        fanfare_data_plane::StartError::Thread(_) => Failure::platform(error.to_string()),
     }
 }
 

@@ -45,12 +45,13 @@ impl Calls {
             End::Refused { reason, detail, retry_after } => {
                 self.refused(now, sequence, reason, detail, retry_after);
             }
-            End::Broken { reason, detail } => {
+            End::Broken { reason, detail, by_platform } => {
                 self.change(now, sequence, |record| {
                     record.last = Some(LastEnd { status: None, reason: Some(reason), detail });
-                    record.state = match reason {
-                        Reason::NodeLost => after_interruption(record, now.at),
-                        _ => after_failure(record, now.at, None),
+                    record.state = if by_platform {
+                        after_interruption(record, now.at)
+                    } else {
+                        after_failure(record, now.at, None)
                     };
                 });
             }

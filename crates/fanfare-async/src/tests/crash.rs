@@ -151,8 +151,8 @@ impl World {
             match how % 8 {
                 0 | 1 => answered(500),
                 2 => answered(400),
-                3 => End::Broken { reason: Reason::RequestTimeout, detail },
-                4 => End::Broken { reason: Reason::NodeLost, detail },
+                3 => End::Broken { reason: Reason::RequestTimeout, detail, by_platform: false },
+                4 => End::Broken { reason: Reason::NodeLost, detail, by_platform: true },
                 _ => answered(200),
             }
         };

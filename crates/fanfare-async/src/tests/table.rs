@@ -19,7 +19,7 @@ fn refused(reason: Reason) -> End {
 }
 
 fn broken(reason: Reason) -> End {
-    End::Broken { reason, detail: "gone".into() }
+    End::Broken { reason, detail: "gone".into(), by_platform: reason == Reason::NodeLost }
 }
 
 #[test]

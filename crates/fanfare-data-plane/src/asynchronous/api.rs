@@ -8,7 +8,7 @@ use fanfare_api::{
     AsyncCallbackDocument, AsyncInvocationDocument, AsyncListDocument, AsyncResultDocument, parse_duration,
 };
 use fanfare_async::{Callback, Cause, Filter, InvocationId, Record, Refusal, State, StateKind, limits};
-use fanfare_types::{FunctionName, Reason, Timestamp};
+use fanfare_types::{DataPlaneId, FunctionName, Reason, Timestamp};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Method, Response, StatusCode, request};
 use hyper::body::Incoming;
@@ -290,13 +290,16 @@ async fn list(
 /// This data plane's part of a list.
 pub(super) async fn own_page(
     door: &Door,
+    me: Option<DataPlaneId>,
     filter: &Filter,
     after: u64,
     limit: usize,
 ) -> Result<AsyncListDocument, Problem> {
     let filter = filter.clone();
     let (page, more) = door.ask(|tell| Ask::List { filter, after, limit, tell }).await?;
-    let next = page.last().filter(|_| more).map(|seen| seen.record.id.to_string());
+    // As this data plane is called now: its log may know it under an earlier number.
+    let cursor = |seen: &Seen| InvocationId { data_plane: me.unwrap_or_default(), ..seen.record.id };
+    let next = page.last().filter(|_| more).map(|seen| cursor(seen).to_string());
     Ok(AsyncListDocument { invocations: page.iter().map(document).collect(), next, unreachable: vec![] })
 }
 

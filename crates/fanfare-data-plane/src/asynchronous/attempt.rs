@@ -1,5 +1,6 @@
 //! One attempt of one call.
 
+use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use fanfare_async::{End, InvocationId, Payload as Kept};
 use fanfare_store::Store;
 use fanfare_types::limits::FAILURE_DETAIL_BYTES_MAX;
-use fanfare_types::{FunctionId, FunctionName, Reason};
+use fanfare_types::{ExitCause, FunctionId, FunctionName, Reason};
 use http::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Response, request};
 use http_body_util::BodyExt;
@@ -22,15 +23,18 @@ use super::{ATTEMPT, INVOCATION_ID};
 use crate::activity::Activity;
 use crate::body::{Body, Cut};
 use crate::core::Core;
-use crate::function::Function;
+use crate::function::{Function, Slot};
 use crate::payload::Payload;
 use crate::problem::REASON;
 use crate::request::{self as requests, SERVER_TIMING};
+use crate::upstream::Upstream;
 
 /// A result up to this takes no turn.
 const SMALL_RESULT_BYTES: usize = 64 << 10;
 /// Larger results that are read at once; others wait, and their functions with them.
 pub(super) const LARGE_RESULTS_MAX: usize = 16;
+/// How long the control plane may take to say that the node was lost that ran a sandbox which hung up.
+const CAUSE_WAIT: Duration = Duration::from_secs(2);
 /// How long the first word of the control plane is waited for.
 const SYNC_WAIT: Duration = Duration::from_secs(5);
 
@@ -48,6 +52,8 @@ pub(super) struct Attempt {
     pub(super) payload: Kept,
     /// The request, where it is still in memory.
     pub(super) fresh: Option<Bytes>,
+    /// What it ran in last.
+    pub(super) upstream: Rc<RefCell<Option<Arc<Upstream>>>>,
 }
 
 impl Attempt {
@@ -57,6 +63,7 @@ impl Attempt {
             Ok(response) => self.keep(response).await,
             Err(end) => (end, None),
         };
+        let end = self.blame(end).await;
         tracing::debug!(id = %self.id, attempt = self.number, ?end, "an attempt has ended");
         self.inbox.push(Happened::Ended { sequence: self.id.sequence, attempt: self.number, end, answer });
     }
@@ -65,7 +72,11 @@ impl Attempt {
         let function = self.find().await?;
         let (parts, trailers, payload) = self.request().await?;
         let (inbox, sequence, attempt) = (self.inbox.clone(), self.id.sequence, self.number);
-        let assigned = Box::new(move || inbox.push(Happened::Assigned { sequence, attempt }));
+        let upstream = self.upstream.clone();
+        let assigned = Box::new(move |slot: &Slot| {
+            *upstream.borrow_mut() = Some(slot.upstream.clone());
+            inbox.push(Happened::Assigned { sequence, attempt });
+        });
         let answered = requests::attempt(
             &self.core,
             &function,
@@ -78,11 +89,33 @@ impl Attempt {
         Box::pin(answered).await.map_err(|failed| {
             let (reason, detail) = (failed.problem.reason, short(failed.problem.detail()));
             if failed.reached {
-                return End::Broken { reason, detail };
+                return End::Broken { reason, detail, by_platform: false };
             }
             let retry_after = failed.problem.retry_after_s().map(|s| Duration::from_secs(s.into()));
             End::Refused { reason, detail, retry_after }
         })
+    }
+
+    /// Whether the platform is to blame that no answer came. Of a sandbox that hung up it is said late that its node was
+    /// lost; one that lives is stopped for having hung up.
+    async fn blame(&self, end: End) -> End {
+        let End::Broken { reason, detail, .. } = end else { return end };
+        let upstream = self.upstream.borrow().clone();
+        let cause = match (&upstream, reason) {
+            (Some(upstream), Reason::ConnectionClosed) => upstream.cause(CAUSE_WAIT).await,
+            (Some(upstream), Reason::SandboxExited) => upstream.gone(),
+            _ => None,
+        };
+        let exit = cause.map(|cause| cause.exit);
+        match (reason, exit) {
+            (Reason::ConnectionClosed, Some(ExitCause::NodeLost)) => {
+                End::Broken { reason: Reason::NodeLost, detail, by_platform: true }
+            }
+            (Reason::SandboxExited, Some(ExitCause::Stopped)) | (Reason::NodeLost, _) => {
+                End::Broken { reason, detail, by_platform: true }
+            }
+            _ => End::Broken { reason, detail, by_platform: false },
+        }
     }
 
     async fn find(&self) -> Result<Arc<Function>, End> {
@@ -167,7 +200,7 @@ fn broken_off(cut: &Cut) -> End {
         Cut::Gone => Reason::SandboxExited,
         Cut::Upstream(_) => Reason::ConnectionClosed,
     };
-    End::Broken { reason, detail: short(&cut.to_string()) }
+    End::Broken { reason, detail: short(&cut.to_string()), by_platform: false }
 }
 
 /// As much of a sentence as is kept.

@@ -75,7 +75,7 @@ pub(super) async fn list(
         _ => 0,
     };
     if parts.headers.contains_key(FORWARDED) {
-        return own_page(door, filter, me.map_or(0, begin), limit).await;
+        return own_page(door, me, filter, me.map_or(0, begin), limit).await;
     }
     let mut places: BTreeMap<DataPlaneId, Option<Arc<str>>> =
         shared.peers().into_iter().map(|(id, address)| (id, Some(address))).collect();
@@ -86,13 +86,13 @@ pub(super) async fn list(
             continue;
         }
         if list.invocations.len() >= limit {
-            // There may be more: the next page begins behind the last one.
-            list.next = list.invocations.last().map(|last| last.id.clone());
+            // There may be more: the next page begins with this one.
+            list.next = Some(InvocationId { data_plane, sequence: 0, nonce: 0 }.to_string());
             break;
         }
         let left = limit - list.invocations.len();
         let page = match address {
-            None => own_page(door, filter, begin(data_plane), left).await?,
+            None => own_page(door, me, filter, begin(data_plane), left).await?,
             Some(address) => match their_page(core, &address, filter, after, data_plane, left).await {
                 Ok(page) => page,
                 Err(why) => {

@@ -95,3 +95,109 @@ impl Keeper {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use bytes::Bytes;
+    use fanfare_async::{Accepted, Delivery, Offer, Settings};
+    use fanfare_store::{Committed, Entry, MemoryStore, Page, Scan, StoreError, Txn};
+    use fanfare_types::{DataPlaneId, FunctionId, FunctionName};
+    use futures_util::future::BoxFuture;
+    use tokio::task::LocalSet;
+
+    use crate::asynchronous::Door;
+    use crate::options::Options;
+    use crate::shared::Shared;
+
+    /// A disk that is full at times.
+    #[derive(Debug)]
+    struct Full {
+        inner: MemoryStore,
+        full: AtomicBool,
+    }
+
+    impl Store for Full {
+        fn commit(&self, txn: Txn) -> BoxFuture<'static, Result<Committed, StoreError>> {
+            if self.full.load(Ordering::Relaxed) {
+                return Box::pin(std::future::ready(Err(StoreError::Closed)));
+            }
+            self.inner.commit(txn)
+        }
+
+        fn get(&self, key: String) -> BoxFuture<'static, Result<Option<Entry>, StoreError>> {
+            self.inner.get(key)
+        }
+
+        fn scan(&self, scan: Scan) -> BoxFuture<'static, Result<Page, StoreError>> {
+            self.inner.scan(scan)
+        }
+
+        fn close(&self) -> BoxFuture<'static, ()> {
+            self.inner.close()
+        }
+    }
+
+    fn offer(nonce: u64) -> Offer {
+        Offer {
+            data_plane: DataPlaneId(1),
+            nonce,
+            function: FunctionId(1),
+            name: FunctionName::new("f").unwrap(),
+            settings: Settings {
+                delivery: Delivery::AtLeastOnce,
+                attempts_max: 3,
+                age_max: Duration::from_secs(60),
+                callback: None,
+            },
+            key: None,
+            payload_bytes: 3,
+        }
+    }
+
+    async fn take(door: &Door, nonce: u64) -> Option<fanfare_async::InvocationId> {
+        let (offer, payload, room) = (offer(nonce), Bytes::from_static(b"abc"), door.room(3).unwrap());
+        let answer = door.ask(|tell| Ask::Offer { offer, payload, room, tell }).await.ok()?;
+        match answer.unwrap() {
+            Accepted::New(id) | Accepted::Known(id) => Some(id),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_not_accepted_and_everything_else_goes_on() {
+        let store = Arc::new(Full { inner: MemoryStore::new(), full: AtomicBool::new(false) });
+        let options = AsyncOptions::new("/nowhere".into());
+        let (door, asks) = Door::new(options.clone());
+        let keeper = Keeper { options, asks, store: store.clone(), opened: None };
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
+        LocalSet::new()
+            .run_until(async move {
+                let core = Rc::new(Core::enter(0, Arc::new(Shared::new(Options::default(), None))));
+                let kept = tokio::task::spawn_local(keeper.run(core, stop));
+                let first = take(&door, 1).await.expect("it is durable");
+                store.full.store(true, Ordering::Relaxed);
+                assert!(take(&door, 2).await.is_none(), "nothing is promised that is not on disk");
+                store.full.store(false, Ordering::Relaxed);
+                let patience = async {
+                    loop {
+                        if let Some(id) = take(&door, 3).await {
+                            return id;
+                        }
+                    }
+                };
+                let third =
+                    tokio::time::timeout(Duration::from_secs(20), patience).await.expect("it goes on");
+                assert_eq!(third.sequence, 2, "the one that was refused left nothing");
+                for id in [first, third] {
+                    assert!(door.ask(|tell| Ask::Look { id, tell }).await.unwrap().is_some());
+                }
+                shutdown.cancel();
+                tokio::time::timeout(Duration::from_secs(20), kept).await.expect("it ends").unwrap();
+            })
+            .await;
+    }
+}

@@ -6,6 +6,9 @@
 //! all that were to follow it along, so the log is always what a prefix of the steps has written. The value beside the
 //! number is where the log's time line stands.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::{Future, poll_fn};
 use std::path::Path;
 use std::pin::Pin;

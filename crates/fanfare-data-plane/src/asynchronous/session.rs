@@ -1,5 +1,7 @@
 //! Between the state machine, the log, and what is under way.
 
+mod questions;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -19,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::{Attempt, LARGE_RESULTS_MAX};
 use super::callback::Caller;
-use super::door::{Ask, Outcome, Seen};
+use super::door::{Ask, Seen};
 use super::log::{self, Clock, Kind, Loaded, Log, Unit};
 use super::message::Response;
 use super::options::AsyncOptions;
@@ -317,6 +319,7 @@ impl Session {
             name: record.name.clone(),
             payload,
             fresh,
+            upstream: Rc::default(),
         };
         let number = attempt.number;
         self.attempts.insert(sequence, (number, tokio::task::spawn_local(attempt.run())));
@@ -330,89 +333,6 @@ impl Session {
             _ => None,
         };
         Seen { kind: self.calls.kind(record), next_in_ms, record: record.clone() }
-    }
-
-    /// Answers once all that was ordered before is durable. Whoever asked may have left.
-    fn tell<T: 'static>(&mut self, tell: oneshot::Sender<T>, answer: T) {
-        self.then.push(Then::Tell(Box::new(move || drop(tell.send(answer)))));
-    }
-
-    fn answer(&mut self, ask: Ask) {
-        let now = self.now();
-        let mut commands = Vec::new();
-        match ask {
-            Ask::Offer { offer, payload, room, tell } => {
-                let answer = self.calls.offer(now, offer, &mut commands);
-                for command in &commands {
-                    if let (Command::Start { sequence, .. }, Ok(fanfare_async::Accepted::New(id))) =
-                        (command, answer)
-                        && *sequence == id.sequence
-                    {
-                        self.fresh.insert(*sequence, payload.clone());
-                    }
-                }
-                self.obey(commands, Some(&payload));
-                self.tell(tell, answer);
-                self.then.push(Then::Tell(Box::new(move || drop(room))));
-            }
-            Ask::Look { id, tell } => {
-                let seen = self.calls.get(id).map(|record| self.seen(record));
-                self.tell(tell, seen);
-            }
-            Ask::Watch { id, tell } => self.watch(id, tell),
-            Ask::Result { id, tell } => self.result(id, tell),
-            Ask::Cancel { id, tell } => {
-                let cancelled = self.calls.cancel(now, id, &mut commands);
-                self.obey(commands, None);
-                let seen = cancelled.and_then(|()| {
-                    let record = self.calls.get(id).ok_or(fanfare_async::Refusal::Unknown)?;
-                    Ok(self.seen(record))
-                });
-                self.tell(tell, seen);
-            }
-            Ask::Replay { id, nonce, tell } => {
-                let name = self.calls.get(id).map(|record| record.name.clone());
-                let function = name.and_then(|name| self.core.shared.directory.find(name.as_str()));
-                let answer = match function {
-                    Some(function) => self.calls.replay_for(now, id, function.id, nonce, &mut commands),
-                    None => self.calls.replay(now, id, nonce, &mut commands),
-                };
-                self.obey(commands, None);
-                self.tell(tell, answer);
-            }
-            Ask::List { filter, after, limit, tell } => {
-                let (records, more) = self.calls.list(&filter, after, limit);
-                let page = records.into_iter().map(|record| self.seen(record)).collect();
-                self.tell(tell, (page, more));
-            }
-        }
-    }
-
-    fn watch(&mut self, id: fanfare_async::InvocationId, tell: oneshot::Sender<()>) {
-        if self.calls.get(id).is_none_or(|record| record.state.is_final()) {
-            return self.tell(tell, ());
-        }
-        if self.watchers.values().map(Vec::len).sum::<usize>() >= WATCHERS_MAX {
-            self.watchers.values_mut().for_each(|watchers| watchers.retain(|watcher| !watcher.is_closed()));
-            self.watchers.retain(|_, watchers| !watchers.is_empty());
-        }
-        // One too many asks again when its time is over.
-        if self.watchers.values().map(Vec::len).sum::<usize>() < WATCHERS_MAX {
-            self.watchers.entry(id.sequence).or_default().push(tell);
-        }
-    }
-
-    fn result(&mut self, id: fanfare_async::InvocationId, tell: oneshot::Sender<Option<Outcome>>) {
-        let Some(record) = self.calls.get(id) else { return self.tell(tell, None) };
-        let (seen, store) = (self.seen(record), self.store.clone());
-        let read = async move {
-            let result = match seen.record.result_bytes.filter(|_| seen.record.state.is_final()) {
-                None => Ok(None),
-                Some(bytes) => read_result(&store, &seen.record, bytes).await.map(Some),
-            };
-            let _ = tell.send(Some(Outcome { seen, result }));
-        };
-        self.then.push(Then::Tell(Box::new(move || drop(tokio::task::spawn_local(read)))));
     }
 }
 

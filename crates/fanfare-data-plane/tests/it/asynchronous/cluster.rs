@@ -59,8 +59,9 @@ async fn any_data_plane_answers_for_the_calls_of_all() {
         assert_eq!(ids(&all), [&at_one, &at_two]);
         assert_eq!(all["unreachable"][0], "d3");
         let first = list(rig.address(), "?limit=1").await;
-        assert_eq!((ids(&first), first["next"].as_str()), (vec![&*at_one], Some(&*at_one)));
-        let rest = list(rig.address(), &format!("?limit=5&after={at_one}")).await;
+        assert_eq!(ids(&first), [&at_one]);
+        let next = first["next"].as_str().unwrap();
+        let rest = list(rig.address(), &format!("?limit=5&after={next}")).await;
         assert_eq!(ids(&rest), [&at_two]);
         assert_eq!(ids(&list(rig.address(), "?state=cancelled").await), [&at_one]);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fanfare_types::{ExitCause, ToDataPlane};
+use fanfare_types::{ExitCause, SandboxId, ToDataPlane};
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use super::{Keeping, call, ended, ids, list, result, send, status};
 use crate::client::{get, get_later};
 use crate::rig::{F, within};
-use crate::sandbox::{HeldSandbox, Sandbox, text};
+use crate::sandbox::{HeldSandbox, RawSandbox, Sandbox, text};
 
 /// A function that answers as its path says: `/503/2` is a status and a `Retry-After`.
 fn answering(request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -171,6 +171,28 @@ async fn a_sandbox_that_ends_under_a_call_is_told_apart() {
     assert_eq!((document["state"].as_str(), document["cause"].as_str()), (Some("dead"), Some("lost")));
     let answer = result(keeping.address(), &id).await;
     assert_eq!((answer.status.as_u16(), answer.reason()), (502, "invocation-lost"));
+}
+
+#[tokio::test]
+async fn a_node_that_is_lost_uses_no_attempt_and_a_sandbox_that_hangs_up_does() {
+    let mut keeping = Keeping::new().await;
+    let fields: &[(&str, &str)] = &[("x-fanfare-max-attempts", "1")];
+    for (number, cause, state) in [(1, ExitCause::NodeLost, "succeeded"), (3, ExitCause::Stopped, "dead")] {
+        let sandbox = RawSandbox::new(keeping.rig.dir(), number);
+        keeping.control.grant(number, &sandbox.endpoint, 1, None);
+        let id = call(keeping.address(), "hello", fields, "").await;
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        // It hangs up, and why is said later than a client would be let wait: the sandbox is condemned by then.
+        drop(connection);
+        keeping.control.condemned().await;
+        keeping.control.gone(number, cause, "");
+        let named = Sandbox::named(keeping.rig.dir(), number + 1);
+        keeping.control.grant(number + 1, &named.endpoint, 1, None);
+        let document = ended(keeping.address(), &id).await;
+        assert_eq!(document["state"], state, "{document}");
+        keeping.control.say(ToDataPlane::Revoke { sandbox: SandboxId(number + 1), slots: 1 });
+    }
 }
 
 #[tokio::test]
