@@ -2,7 +2,7 @@
 //!
 //! Isolated like a sandbox, except that it may write one directory and be given a way out.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -101,14 +101,7 @@ impl Build {
         cgroup: &crate::cgroup::Cgroup,
         log: &Log,
     ) -> Result<Ended, StartFailure> {
-        std::fs::create_dir_all(&self.out).map_err(|e| node_failure("build directory", e))?;
-        if let Some(uid) = self.uid {
-            std::os::unix::fs::chown(&self.out, Some(uid), Some(uid))
-                .map_err(|e| node_failure("build directory", e))?;
-        }
-        for (name, content) in &self.files {
-            std::fs::write(self.out.join(name), content).map_err(|e| node_failure("build directory", e))?;
-        }
+        self.make_out().map_err(|e| node_failure("build directory", e))?;
         let (mut outputs, stdout, stderr) =
             Outputs::open(log, self.uid).map_err(|e| node_failure("pipes", e))?;
         let mut spec = base_spec(name, self.uid);
@@ -128,6 +121,25 @@ impl Build {
         let ended = tokio::time::timeout(self.timeout, self.ended(&mut process, log)).await;
         process.end(&mut outputs).await;
         ended.unwrap_or(Ok(Ended::Late))
+    }
+
+    /// Makes the directory that it writes to, with the files that it finds there. Never one that is there already: an
+    /// earlier build's user may have put links in it.
+    fn make_out(&self) -> io::Result<()> {
+        match std::fs::create_dir(&self.out) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                std::fs::remove_dir_all(&self.out)?;
+                std::fs::create_dir(&self.out)?;
+            }
+            other => other?,
+        }
+        for (name, content) in &self.files {
+            std::fs::File::create_new(self.out.join(name))?.write_all(content)?;
+        }
+        match self.uid {
+            Some(uid) => std::os::unix::fs::chown(&self.out, Some(uid), Some(uid)),
+            None => Ok(()),
+        }
     }
 
     /// Resolves when what it has written is over the limit.

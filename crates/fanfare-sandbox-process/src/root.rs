@@ -12,7 +12,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, makedev, mknodat};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
 
 use crate::launcher::protocol::{Bind, Powers};
 use crate::sys;
@@ -105,7 +107,7 @@ fn c_string(text: &str) -> io::Result<std::ffi::CString> {
 }
 
 fn system_directories(root: &Path) -> io::Result<()> {
-    bind(Path::new("/usr"), &root.join("usr"), false)?;
+    bind(&Path::new("/usr").canonicalize()?, &root.join("usr"))?;
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
         let host = Path::new("/").join(name);
         let inside = root.join(name);
@@ -113,7 +115,7 @@ fn system_directories(root: &Path) -> io::Result<()> {
             Ok(meta) if meta.is_symlink() => symlink(fs::read_link(&host)?, &inside)?,
             Ok(meta) if meta.is_dir() => {
                 fs::create_dir(&inside)?;
-                bind(&host, &inside, false)?;
+                bind(&host, &inside)?;
             }
             _ => {}
         }
@@ -174,11 +176,12 @@ fn etc(root: &Path) -> io::Result<bool> {
     }
     let mut certificates = false;
     for (name, holds_certificates) in [("ssl/certs", true), ("alternatives", false)] {
-        let from = host.join(name);
+        // What it leads to, where the host has a link there.
+        let Ok(from) = host.join(name).canonicalize() else { continue };
         if from.is_dir() {
             let to = etc.join(name);
             fs::create_dir_all(&to)?;
-            bind(&from, &to, false)?;
+            bind(&from, &to)?;
             certificates |= holds_certificates;
         }
     }
@@ -203,20 +206,38 @@ fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows `from` at `to`, without set-user-id programs and device nodes, and read-only unless `writable`.
-pub(crate) fn bind(from: &Path, to: &Path, writable: bool) -> io::Result<()> {
-    at("bind", from, rustix::mount::mount_bind(from, to))?;
+/// [`show`] with words for an error.
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    at("bind", from, show(from, to, false))
+}
+
+/// Shows `from` at `to`, without set-user-id programs and device nodes, and read-only unless `writable`. `from` must not
+/// be a link: whoever could put one there would choose what of the host is shown.
+fn show(from: &Path, to: &Path, writable: bool) -> rustix::io::Result<()> {
+    attach(from, to)?;
     let access = if writable { MountFlags::empty() } else { MountFlags::RDONLY };
     let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV | access;
     match rustix::mount::mount_remount(to, flags, c"") {
         // In a user namespace the host's own flags are locked, and must be repeated: these are the common ones.
         Err(rustix::io::Errno::PERM) => {
             let locked = flags | MountFlags::NOEXEC | MountFlags::RELATIME;
-            let with_noexec = rustix::mount::mount_remount(to, locked, c"");
-            at("restrict", to, with_noexec)
+            rustix::mount::mount_remount(to, locked, c"")
         }
-        other => at("restrict", to, other),
+        other => other,
     }
+}
+
+fn attach(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    let copy = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let tree = rustix::mount::open_tree(rustix::fs::CWD, from, copy)?;
+    // The same that will be shown: nothing can change what the descriptor means.
+    if FileType::from_raw_mode(rustix::fs::fstat(&tree)?.st_mode) == FileType::Symlink {
+        return Err(rustix::io::Errno::LOOP);
+    }
+    let by_descriptor = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(&tree, c"", rustix::fs::CWD, to, by_descriptor)
 }
 
 /// Makes a file system in memory that is mounted nowhere yet.
@@ -262,11 +283,8 @@ impl<'a> Layout<'a> {
     }
 
     /// Shows code and other directories.
-    pub(crate) fn binds(&self, binds: &[Bind]) -> io::Result<()> {
-        for b in binds {
-            bind(Path::new(&b.from), &self.inside(&b.to), b.writable)?;
-        }
-        Ok(())
+    pub(crate) fn binds(&self, binds: &[Bind]) -> rustix::io::Result<()> {
+        binds.iter().try_for_each(|b| show(Path::new(&b.from), &self.inside(&b.to), b.writable))
     }
 
     /// Gives it `/tmp` and `/dev/shm`.

@@ -1,7 +1,7 @@
 //! The language shims, carried inside the program and written to the data directory at start.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ const PYTHON_SHIM: &str = include_str!("../shims/python/fanfare_shim.py");
 const NODE_SHIM: &str = include_str!("../shims/node/fanfare_shim.cjs");
 /// How long compiling the Python shim may take.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of the compiled shim.
+const COMPILED_BYTES_MAX: u64 = 4 << 20;
 
 /// The shims on disk.
 #[derive(Debug)]
@@ -115,10 +117,23 @@ impl Shims {
             files: Vec::new(),
         };
         build.run(shared, StartFailureKind::Node).await?;
-        let compiled = fs::read(out.join("shim.pyc")).and_then(|bytes| publish(&self.dir, &name, &bytes));
+        let compiled = read_made(&out.join("shim.pyc")).and_then(|bytes| publish(&self.dir, &name, &bytes));
         let _ = fs::remove_dir_all(&out);
         compiled.map_err(node)?;
         Ok(name)
+    }
+}
+
+/// Reads a file that a build has made; not what a link in its place leads to.
+fn read_made(path: &Path) -> io::Result<Vec<u8>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut bytes = Vec::new();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    file.take(COMPILED_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > COMPILED_BYTES_MAX {
+        true => Err(io::Error::other(format!("it has more than {COMPILED_BYTES_MAX} bytes"))),
+        false => Ok(bytes),
     }
 }
 

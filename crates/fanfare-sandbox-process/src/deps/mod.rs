@@ -37,7 +37,10 @@ async fn installed<F: Future<Output = Result<(), StartFailure>>>(
     let dir = shared.deps.dir();
     fs::create_dir_all(dir).map_err(|e| node_failure("dependencies", e))?;
     let out = dir.join(format!(".{}-{}", shared.other_name("install"), std::process::id()));
-    install(out.clone()).await?;
+    if let Err(failure) = install(out.clone()).await {
+        let _ = tokio::task::spawn_blocking(move || fs::remove_dir_all(out)).await;
+        return Err(failure);
+    }
     let (publishing, key) = (shared.clone(), key.to_owned());
     let published = tokio::task::spawn_blocking(move || {
         // Others, whose user differs, read it.

@@ -169,8 +169,20 @@ async fn install(
         files,
     };
     build.run(shared, StartFailureKind::DependenciesFailed).await?;
-    // Not made when all that is named is optional and does not fit this machine.
-    fs::create_dir_all(modules).map_err(|e| node_failure("dependencies", e))
+    checked(&modules)
+}
+
+/// Sees to it that the modules are a directory, where what was installed, whose scripts have run, may have put anything.
+fn checked(modules: &Path) -> Result<(), StartFailure> {
+    match fs::symlink_metadata(modules) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(refused(format!("a package's script has put something else in the place of {MODULES}"))),
+        // Not made when all that is named is optional and does not fit this machine.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir(modules).map_err(|e| node_failure("dependencies", e))
+        }
+        Err(e) => Err(node_failure("dependencies", e)),
+    }
 }
 
 /// npm's environment: what the daemon's own says about npm, and the only way out.

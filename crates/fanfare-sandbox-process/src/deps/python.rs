@@ -132,8 +132,9 @@ fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>
     for (name, value) in vars {
         if name == "PIP_FIND_LINKS" && !value.contains("://") {
             // A local path means nothing inside, unless it is shown there.
-            if Path::new(&value).is_dir() {
-                wheels = Some(value);
+            let real = Path::new(&value).canonicalize().ok().filter(|path| path.is_dir());
+            if let Some(real) = real.and_then(|path| path.into_os_string().into_string().ok()) {
+                wheels = Some(real);
                 env.push(format!("{name}={WHEELS_DIR}"));
             }
         } else if name.starts_with("PIP_") && name != "PIP_PROXY" {

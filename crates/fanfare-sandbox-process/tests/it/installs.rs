@@ -10,7 +10,7 @@ use fanfare_types::{Contract, RevisionSpec, StartFailureKind};
 use crate::cases;
 use crate::support::{Lab, ask, block_on, revision};
 
-cases![an_installation_reaches_its_index_and_not_the_node];
+cases![an_installation_reaches_its_index_and_not_the_node, a_package_cannot_choose_what_is_mounted];
 
 /// First argument of a process whose environment names an index; the second is the port of something else.
 pub(crate) const ARGUMENT: &str = "__installs";
@@ -28,8 +28,44 @@ with zipfile.ZipFile(out, "w") as z:
 sys.stdout.buffer.write(out.getvalue())
 "#;
 
+/// Writes the archive of a package with an install script, which is its argument, to standard output.
+const PACKAGE: &str = r#"
+import io, json, sys, tarfile
+manifest = {"name": "swap", "version": "1.0.0", "scripts": {"install": "sh install.sh"}}
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|gz") as tar:
+    for name, text in [("package.json", json.dumps(manifest)), ("install.sh", sys.argv[1])]:
+        info = tarfile.TarInfo("package/" + name)
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text.encode()))
+"#;
+
+/// A registry with one package, until the process ends.
+fn serve_registry(listener: &TcpListener, package: &[u8]) {
+    let port = listener.local_addr().unwrap().port();
+    let about = format!(
+        r#"{{"name": "swap", "dist-tags": {{"latest": "1.0.0"}}, "versions": {{"1.0.0": {{"name": "swap",
+        "version": "1.0.0", "hasInstallScript": true, "scripts": {{"install": "sh install.sh"}},
+        "dist": {{"tarball": "http://127.0.0.1:{port}/swap.tgz"}}}}}}}}"#
+    );
+    serve(listener, &|head| match head.starts_with(b"GET /swap.tgz") {
+        true => ("application/octet-stream", package.to_vec()),
+        false => ("application/json", about.clone().into_bytes()),
+    });
+}
+
 /// An index with one package, until the process ends.
 fn serve_index(listener: &TcpListener, wheel: &[u8]) {
+    serve(listener, &|head| match head.starts_with(b"GET /greet") {
+        true => ("application/zip", wheel.to_vec()),
+        false => ("text/html", b"<a href='/greet-1-py3-none-any.whl'>greet-1-py3-none-any.whl</a>".to_vec()),
+    });
+}
+
+/// The type and the body of an answer.
+type Page = (&'static str, Vec<u8>);
+
+/// Answers each request with a type and a body, by its head.
+fn serve(listener: &TcpListener, answer: &dyn Fn(&[u8]) -> Page) {
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();
         let mut head = Vec::new();
@@ -37,16 +73,12 @@ fn serve_index(listener: &TcpListener, wheel: &[u8]) {
         while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|n| n == 1) {
             head.push(byte[0]);
         }
-        let page = b"<a href='/greet-1-py3-none-any.whl'>greet-1-py3-none-any.whl</a>".to_vec();
-        let (kind, body) = match head.starts_with(b"GET /greet") {
-            true => ("application/zip", wheel),
-            false => ("text/html", page.as_slice()),
-        };
+        let (kind, body) = answer(&head);
         let answer = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
-        let _ = stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(body));
+        let _ = stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(&body));
     }
 }
 
@@ -71,8 +103,62 @@ fn an_installation_reaches_its_index_and_not_the_node() {
     assert!(service.accept().is_err(), "something reached a service of the node");
 }
 
-/// Runs the test in this process.
+fn a_package_cannot_choose_what_is_mounted() {
+    let secret = crate::support::directory();
+    std::fs::write(secret.path().join("secret.js"), "module.exports = 'canary'").unwrap();
+    // The same place is there inside, in the installation's own `/tmp`, so that npm itself notices nothing.
+    let place = secret.path().to_str().unwrap();
+    let script = format!(
+        "mkdir -p {place} && mv /out/node_modules/* {place}/ && rm -r /out/node_modules && ln -s {place} /out/node_modules"
+    );
+    let made = Command::new("python3").args(["-c", PACKAGE, &script]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let registry = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = registry.local_addr().unwrap().port();
+    std::thread::spawn(move || serve_registry(&registry, &made.stdout));
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([ARGUMENT, "npm"]);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.to_lowercase().ends_with("_proxy")) {
+        command.env_remove(name);
+    }
+    command.env("npm_config_registry", format!("http://127.0.0.1:{port}/"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs a test in this process.
 pub(crate) fn main(args: &[String]) -> ! {
+    match args[0].as_str() {
+        "npm" => install_a_package(),
+        port => reach_the_index(port),
+    }
+    std::process::exit(0)
+}
+
+fn install_a_package() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let handler =
+            "const fs = require('fs'); exports.handler = () => fs.readdirSync('/node_modules').join()";
+        let manifest = r#"{"dependencies": {"swap": "1.0.0"}}"#;
+        let code = lab.codes.add(lab.dir.path(), &[("f.js", handler), ("package.json", manifest)]);
+        let contract = Contract::Node { file: "f.js".into(), handler: "handler".into() };
+        let spec = revision(1, Some(code), contract);
+        match lab.create(1, &spec).await {
+            Ok(started) => panic!("the sandbox sees {:?}", ask(&started.endpoint, "1").await),
+            Err(failure) => {
+                assert_eq!(failure.kind, StartFailureKind::DependenciesFailed, "{failure:?}");
+                assert!(failure.detail.contains("in the place of node_modules"), "{failure:?}");
+            }
+        }
+        let left = std::fs::read_dir(lab.dir.path().join("data/deps")).unwrap().count();
+        assert_eq!(left, 0, "what was refused is not kept");
+        lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
+
+fn reach_the_index(port: &str) {
     block_on(async {
         let lab = Lab::new().await;
         let python = |function, list: &str| -> RevisionSpec {
@@ -82,12 +168,11 @@ pub(crate) fn main(args: &[String]) -> ! {
         };
         let started = lab.create(1, &python(1, "greet==1\n")).await.unwrap_or_else(|f| panic!("{f:?}"));
         assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "fetched".to_owned()));
-        let list = format!("greet @ http://127.0.0.1:{}/greet-1-py3-none-any.whl\n", args[0]);
+        let list = format!("greet @ http://127.0.0.1:{port}/greet-1-py3-none-any.whl\n");
         let failure = lab.create(2, &python(2, &list)).await.unwrap_err();
         assert_eq!(failure.kind, StartFailureKind::DependenciesFailed, "{failure:?}");
         lab.line("only public addresses").await;
         lab.runtime.shutdown().await;
         lab.close().await;
     });
-    std::process::exit(0)
 }
