@@ -135,20 +135,30 @@ async fn keep(
         let mut pause = RESTART_MIN;
         (link, child) = loop {
             if !run_dir::is_whole(&run_dir) {
-                match run_dir::renew(&run_dir) {
-                    Ok(lock) => options.lock = lock,
+                match run_dir::renew(&run_dir, &options.lock) {
+                    Ok(Some(lock)) => options.lock = lock,
+                    Ok(None) => {}
                     Err(error) => tracing::error!(%error, "the run directory cannot be made anew"),
                 }
             }
-            match Link::start(&options).await {
-                Ok((link, child, _)) => break (Arc::new(link), child),
-                Err(error) => tracing::error!(%error, "the launcher cannot be started"),
+            let start = async {
+                match Link::start(&options).await {
+                    Ok((link, child, _)) => return Some((Arc::new(link), child)),
+                    Err(error) => tracing::error!(%error, "the launcher cannot be started"),
+                }
+                tokio::time::sleep(pause).await;
+                None
+            };
+            let started = tokio::select! {
+                started = start => started,
+                // A launcher on its way ends with its socket.
+                () = current.closed() => return,
+                () = close.notified() => return,
+            };
+            if let Some(started) = started {
+                break started;
             }
-            tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RESTART_MAX);
-            if current.is_closed() {
-                return;
-            }
         };
         current.send_replace(Some(link.clone()));
     }

@@ -26,14 +26,19 @@ pub(crate) fn is_whole(run_dir: &Path) -> bool {
     DIRECTORIES.iter().all(|dir| run_dir.join(dir).is_dir()) && run_dir.join(recover::LOCK).is_file()
 }
 
-/// Makes it anew after it was removed, and holds it, unless another runtime already does.
-pub(crate) fn renew(run_dir: &Path) -> io::Result<OwnedFd> {
+/// Makes anew what was removed of it, and holds it, unless another runtime already does. `held` is the lock as it was
+/// taken; the new one, when that was removed, too.
+pub(crate) fn renew(run_dir: &Path, held: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let file = open_lock(run_dir)?;
+    let (there, ours) = (rustix::fs::fstat(&file)?, rustix::fs::fstat(held)?);
+    if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) {
+        return make(run_dir).map(|()| None);
+    }
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Err(in_use(run_dir));
     }
     make(run_dir)?;
-    Ok(file)
+    Ok(Some(file))
 }
 
 /// Each start makes and removes files in the run directory. A disk's file system takes long to find a place for one

@@ -137,7 +137,7 @@ impl Sandbox {
                     failure.log_tail = self.log.tail();
                 }
                 self.shared.sandboxes.lock().remove(&self.id);
-                let _ = reply.send(Err(failure));
+                let _ = reply.send(Err(self.shared.explained(failure)));
                 None
             }
         };

@@ -20,6 +20,7 @@ use crate::journal::{Item, Journal, Kind};
 use crate::link::Links;
 use crate::options::ProcessOptions;
 use crate::revision::{Revision, failure, node_failure};
+use crate::run_dir;
 
 /// Attempts to remove a cgroup whose last process is still ending; the pauses between them double from 1 ms, to about
 /// four seconds together.
@@ -179,11 +180,23 @@ impl Shared {
         if error.kind() != io::ErrorKind::NotFound {
             return node_failure(what, error);
         }
+        self.removed()
+    }
+
+    /// A start's failure in the words of its cause, where that is something missing in the run directory.
+    pub(crate) fn explained(&self, why: StartFailure) -> StartFailure {
+        match why.kind == StartFailureKind::Node && !run_dir::is_whole(&self.options.run_dir) {
+            true => self.removed(),
+            false => why,
+        }
+    }
+
+    fn removed(&self) -> StartFailure {
         self.links.renew();
         let run_dir = self.options.run_dir.display();
         let detail = format!(
-            "{run_dir} was removed while the node ran: what ran here has ended, and it is being made anew. Whatever \
-             cleans up there must leave it alone"
+            "{run_dir} was removed while the node ran, or a part of it: what ran here has ended, and it is being made \
+             anew. Whatever cleans up there must leave it alone"
         );
         failure(StartFailureKind::Node, detail)
     }

@@ -19,6 +19,7 @@ cases![
     a_launcher_short_of_descriptors_refuses_and_lives,
     a_daemon_killed_at_work_leaves_nothing,
     a_removed_run_directory_is_made_anew,
+    a_launcher_that_cannot_be_started_does_not_keep_the_runtime_from_its_end,
 ];
 
 /// A daemon with three sandboxes, and its launcher's pid.
@@ -169,31 +170,62 @@ fn a_daemon_killed_at_work_leaves_nothing() {
 
 /// Cleaners of temporary directories do such things.
 fn a_removed_run_directory_is_made_anew() {
+    for part in ["", "s", "journal", "root", "lock"] {
+        block_on(a_removed_part_is_made_anew(part));
+    }
+}
+
+/// All of the run directory, or one part.
+async fn a_removed_part_is_made_anew(part: &str) {
+    let lab = Lab::new().await;
+    lab.create(1, &lab.probe(1)).await.unwrap();
+    let run_dir = lab.dir.path().join("run");
+    if part == "lock" {
+        std::fs::remove_file(run_dir.join(part)).unwrap();
+        // Whoever holds the lock owns all: without its file that is looked for when something else is missing.
+        std::fs::remove_dir_all(run_dir.join("s")).unwrap();
+    } else {
+        std::fs::remove_dir_all(run_dir.join(part)).unwrap();
+    }
+    let failure = lab.create(2, &lab.probe(1)).await.unwrap_err();
+    assert_eq!(failure.kind, StartFailureKind::Node, "{part}: {failure:?}");
+    assert!(failure.detail.contains("was removed while the node ran"), "{part}: {failure:?}");
+    lab.exit(1).await;
+    let port = lab.http(2, &[("probe.py", crate::support::PROBE)], &["python3", "probe.py", "port"], false);
+    let mut n = 3;
+    let started = loop {
+        match lab.create(n, &port).await {
+            Ok(started) => break started,
+            Err(failure) => assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}"),
+        }
+        n += 1;
+        assert!(n < 1_000, "{part}: no new launcher");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    assert_eq!(lab.run(n, &started, "print('through the broker')").await, "through the broker");
+    // It has been replaced once: what runs goes on running while more is started.
+    let probe = lab.create(n + 1, &lab.probe(1)).await.unwrap();
+    lab.create(n + 2, &lab.probe(1)).await.unwrap();
+    assert_eq!(lab.run(n + 1, &probe, "print('lives')").await, "lives");
+    let lock = std::fs::File::open(run_dir.join("lock")).unwrap();
+    assert!(lock.try_lock().is_err(), "{part}: it is held again");
+    lab.close().await;
+}
+
+/// The launcher is a program that a test can take away.
+fn a_launcher_that_cannot_be_started_does_not_keep_the_runtime_from_its_end() {
     block_on(async {
-        let lab = Lab::new().await;
+        let dir = directory();
+        let program = dir.path().join("launcher");
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let gone = program.clone();
+        let lab = Lab::with(dir, |options| options.launcher.program = program).await;
         lab.create(1, &lab.probe(1)).await.unwrap();
-        let run_dir = lab.dir.path().join("run");
-        std::fs::remove_dir_all(&run_dir).unwrap();
-        let failure = lab.create(2, &lab.probe(1)).await.unwrap_err();
-        assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}");
-        assert!(failure.detail.contains("was removed while the node ran"), "{failure:?}");
+        std::fs::remove_file(gone).unwrap();
+        std::fs::remove_dir_all(lab.dir.path().join("run/journal")).unwrap();
+        lab.create(2, &lab.probe(1)).await.unwrap_err();
         lab.exit(1).await;
-        let port =
-            lab.http(2, &[("probe.py", crate::support::PROBE)], &["python3", "probe.py", "port"], false);
-        let mut n = 3;
-        let started = loop {
-            match lab.create(n, &port).await {
-                Ok(started) => break started,
-                Err(failure) => assert_eq!(failure.kind, StartFailureKind::Node, "{failure:?}"),
-            }
-            n += 1;
-            assert!(n < 10_000, "no new launcher");
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        };
-        assert_eq!(lab.run(n, &started, "print('through the broker')").await, "through the broker");
-        lab.create(n + 1, &lab.probe(1)).await.unwrap();
-        let lock = std::fs::File::open(run_dir.join("lock")).unwrap();
-        assert!(lock.try_lock().is_err(), "it is held again");
-        lab.close().await;
+        let closing = tokio::time::timeout(crate::support::EVENT_TIMEOUT, lab.runtime.shutdown());
+        closing.await.expect("it ends, though it has no launcher");
     });
 }
