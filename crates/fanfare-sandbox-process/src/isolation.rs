@@ -8,6 +8,8 @@ use crate::launcher::protocol::Powers;
 
 /// The version of Landlock that confines signals and abstract sockets.
 const LANDLOCK_SCOPES: i32 = 6;
+/// The first that can be used without keeping files from being moved between directories.
+const LANDLOCK_REFER: i32 = 2;
 
 /// One promise of isolation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +67,7 @@ impl Isolation {
                     enforced: false,
                     detail: format!(
                         "Python sandboxes of one revision can {} each other (Linux 6.12 could keep them from it)",
-                        if version > 0 { "signal" } else { "signal and inspect" }
+                        if version >= LANDLOCK_REFER { "signal" } else { "signal and inspect" }
                     ),
                 },
             },

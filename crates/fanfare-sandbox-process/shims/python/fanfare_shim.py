@@ -271,21 +271,40 @@ def drop_capabilities():
     libc_call("capset", header, bytes(24))
 
 
-def confine():
+def confine(version=None):
     """Keeps this process and its children from signals, memory and abstract sockets of processes that are not theirs,
-    as far as the kernel's Landlock can."""
-    CREATE_RULESET, RESTRICT_SELF, VERSION = 444, 446, 1
+    as far as the kernel's Landlock, which may be taken for an older one, can."""
+    CREATE_RULESET, ADD_RULE, RESTRICT_SELF, VERSION, PATH_BENEATH = 444, 445, 446, 1, 1
     try:
-        version = libc_call("syscall", CREATE_RULESET, None, 0, VERSION)
+        version = version or libc_call("syscall", CREATE_RULESET, None, 0, VERSION)
     except OSError:
         return  # a kernel without it; the runtime says so
-    # Older versions confine no signals, and demand that something be restricted: block devices, which no one may make.
-    files, scopes = (0, 3) if version >= 6 else (1 << 11, 0)
-    rules = b"".join(part.to_bytes(8, sys.byteorder) for part in (files, 0, scopes))
-    length = 24 if version >= 6 else 8
-    fd = libc_call("syscall", CREATE_RULESET, rules, length, 0)
+    rules = landlock_rules(version)
+    if rules is None:
+        return  # as above
+    attributes, granted = rules
+    fd = libc_call("syscall", CREATE_RULESET, attributes, len(attributes), 0)
+    if granted:
+        root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+        rule = granted.to_bytes(8, sys.byteorder) + root.to_bytes(4, sys.byteorder)
+        libc_call("syscall", ADD_RULE, fd, PATH_BENEATH, rule, 0)
+        os.close(root)
     libc_call("syscall", RESTRICT_SELF, fd, 0)
     os.close(fd)
+
+
+def landlock_rules(version):
+    """What a Landlock of this version is told to restrict (`struct landlock_ruleset_attr`), and what it is told to
+    grant everywhere; None where it would keep files from being moved."""
+    REFER = 1 << 13
+    ABSTRACT_UNIX_SOCKET, SIGNAL = 1, 2
+    if version >= 6:
+        return b"".join(part.to_bytes(8, sys.byteorder) for part in (0, 0, ABSTRACT_UNIX_SOCKET | SIGNAL)), 0
+    if version >= 2:
+        # Confines no signals, and demands that something about files be restricted. Whatever that is, moving them
+        # between directories is forbidden unless it is granted: so that is all that is restricted, and is granted.
+        return REFER.to_bytes(8, sys.byteorder), REFER
+    return None  # the first cannot grant it
 
 
 def install_filter(text):

@@ -3,6 +3,8 @@
 import os
 import signal
 import struct
+import subprocess
+import sys
 import unittest
 
 from harness import FUNCTIONS, Output, Peer, Sandbox, shim_command, shim_env, spawn
@@ -268,6 +270,48 @@ class ZygoteTest(unittest.TestCase):
         os.close(write)
         message = refused.gate.receive()
         self.assertEqual((message["type"], message["kind"]), ("failed", "internal"))
+
+    def test_files_can_be_moved_whatever_the_landlock(self):
+        code = """
+import ctypes, os, sys, tempfile
+sys.path.insert(0, sys.argv[1])
+import fanfare_shim
+version = int(sys.argv[2])
+if ctypes.CDLL(None).syscall(444, None, 0, 1) < version:
+    print("SKIPPED: this kernel's Landlock is older than version", version)
+    sys.exit()
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
+with tempfile.TemporaryDirectory() as top:
+    a, b = os.path.join(top, "a"), os.path.join(top, "b")
+    os.mkdir(a), os.mkdir(b)
+    open(os.path.join(a, "x"), "w").close()
+    fanfare_shim.confine(version)
+    os.link(os.path.join(a, "x"), os.path.join(b, "y"))
+    os.rename(os.path.join(a, "x"), os.path.join(b, "x"))
+    os.symlink("x", os.path.join(b, "z"))
+    print(sorted(os.listdir(b)), os.readlink(os.path.join(b, "z")))
+"""
+        for version in range(1, 8):
+            with self.subTest(version=version):
+                shim = os.path.dirname(shim_command("python")[-1])
+                command = [sys.executable, "-B", "-c", code, shim, str(version)]
+                ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+                if ended.stdout.startswith("SKIPPED"):
+                    print(ended.stdout.strip(), file=sys.stderr)
+                    continue
+                self.assertEqual(ended.stdout, "['x', 'y', 'z'] x\n", ended.stderr)
+
+    def test_what_each_landlock_restricts(self):
+        sys.path.insert(0, os.path.dirname(shim_command("python")[-1]))
+        from fanfare_shim import landlock_rules
+
+        refer = 1 << 13
+        self.assertIsNone(landlock_rules(0))
+        self.assertIsNone(landlock_rules(1))
+        for version in (2, 3, 4, 5):
+            self.assertEqual(landlock_rules(version), (struct.pack("=Q", refer), refer))
+        for version in (6, 7, 99):
+            self.assertEqual(landlock_rules(version), (struct.pack("=QQQ", 0, 0, 3), 0))
 
     def test_seccomp_filters_that_cannot_be_installed(self):
         zygote = Zygote(self, "counts_imports.py").imported()
