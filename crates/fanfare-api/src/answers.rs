@@ -6,7 +6,7 @@ use fanfare_types::Stages;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::FunctionDocument;
+use crate::{FunctionDocument, RevisionDocument};
 
 /// Answer to a registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -141,6 +141,9 @@ pub struct FunctionStatusDocument {
     /// Failed requests, and sandboxes that ended by themselves: by reason, the latest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureCountDocument>,
+    /// Its revisions that are kept, the latest first.
+    #[serde(default)]
+    pub revisions: Vec<RevisionDocument>,
 }
 
 /// Failures of one reason, counted since the revision was registered or the control plane's term began, and the last

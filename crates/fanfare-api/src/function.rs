@@ -272,11 +272,16 @@ impl FunctionDocument {
     /// # Errors
     /// The field that is missing, unknown, or of the wrong type; the field is `body` when it is not JSON at all.
     pub fn from_json(json: &[u8]) -> Result<Self, FieldError> {
-        let mut reader = serde_json::Deserializer::from_slice(json);
-        let document = serde_path_to_error::deserialize(&mut reader).map_err(|e| shape_error(&e, json))?;
-        reader.end().map_err(|e| FieldError::new("body", e, "one JSON object"))?;
-        Ok(document)
+        read_json(json)
     }
+}
+
+/// Reads a document; the error names the field that has the wrong shape.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T, FieldError> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let document = serde_path_to_error::deserialize(&mut reader).map_err(|e| shape_error(&e, json))?;
+    reader.end().map_err(|e| FieldError::new("body", e, "one JSON object"))?;
+    Ok(document)
 }
 
 /// Names the field in which JSON has the wrong shape, with the value there unless it may be a secret.

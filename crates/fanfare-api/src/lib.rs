@@ -13,6 +13,7 @@ mod field_error;
 mod function;
 mod problem;
 mod quantity;
+mod revisions;
 mod scaling;
 mod schema;
 mod stored;
@@ -41,6 +42,10 @@ pub use function::{
 };
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use quantity::{Quantity, parse_bytes, parse_cpus, parse_duration};
+pub use revisions::{
+    RevisionDocument, RevisionFailureDocument, RevisionListDocument, RollbackDocument, ShareDocument,
+    TargetDocument, TrafficChange, TrafficDocument, TrafficResult,
+};
 pub use scaling::{MetricName, PolicyName, ProfileName, ScalingDocument};
 pub use schema::{settings_fields, settings_schema};
 pub use stored::{StoredError, decode_stored, encode_stored};

@@ -36,6 +36,9 @@ pub(crate) const REGISTRY_QUEUE_MAX: usize = 4_096;
 pub(crate) const REGISTRY_IN_FLIGHT_MAX: usize = 1_024;
 /// Ids reserved by one write. Those of a block that a crash leaves unused are never used.
 pub(crate) const ID_BLOCK: u32 = 1_000;
+/// Revisions of one function that are kept, the latest included; besides them those that traffic or a tag names, and the
+/// newest that is not known to be broken.
+pub(crate) const REVISIONS_KEPT: usize = 20;
 /// First pause before a key whose write failed is read again; doubles to the maximum.
 pub(crate) const REREAD_BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause.

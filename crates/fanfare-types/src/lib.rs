@@ -14,6 +14,7 @@ mod resources;
 mod scaling;
 mod stages;
 mod time;
+mod traffic;
 
 pub use function::{
     Balance, CodeDigest, Contract, FunctionRoute, FunctionSpec, InvalidName, Protocol, RevisionSpec, Sizing,
@@ -30,3 +31,4 @@ pub use resources::Resources;
 pub use scaling::{Hpa, Kpa, Metric, Scaling, ScalingPolicy};
 pub use stages::Stages;
 pub use time::Timestamp;
+pub use traffic::{InvalidTag, Reach, Share, Tag, Target, Traffic};

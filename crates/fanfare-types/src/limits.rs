@@ -6,6 +6,12 @@ use std::time::Duration;
 
 /// Characters in a function's name: a DNS label.
 pub const FUNCTION_NAME_LEN_MAX: usize = 63;
+/// Characters in a tag: with a function's name and what is between them it is a DNS label where both are short.
+pub const TAG_LEN_MAX: usize = 30;
+/// Tags of one function.
+pub const TAGS_MAX: usize = 16;
+/// Revisions among which a function's requests are shared.
+pub const SHARES_MAX: usize = 8;
 /// Functions one control plane keeps.
 pub const FUNCTIONS_MAX: usize = 1_000_000;
 /// Slots of one sandbox, as Knative's `containerConcurrency`.

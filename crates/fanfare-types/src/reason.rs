@@ -56,7 +56,13 @@ reasons! {
     InvalidField = "invalid-field", 422, "correct the named field";
     /// A function of that name exists already.
     FunctionExists = "function-exists", 409, "update it with `fanfare update`, or delete it first";
-    /// Nothing was registered before the function's current revision.
+    /// The function has no such revision any more, or never had.
+    RevisionNotFound = "revision-not-found", 404, "`fanfare revisions NAME` lists those that are kept";
+    /// The revision is known not to start.
+    RevisionFailed = "revision-failed", 409, "`fanfare revisions NAME` says why it does not start; `fanfare rollback NAME@N` registers it anew and tries it again";
+    /// The function has no such tag.
+    TagNotFound = "tag-not-found", 404, "`fanfare describe NAME` lists its tags; set one with `fanfare tag NAME TAG=REVISION`";
+    /// No other revision of the function that works is kept.
     NoEarlierRevision = "no-earlier-revision", 409, "deploy what should run: `fanfare deploy PATH`";
     /// There are as many functions as one control plane keeps.
     RegistryFull = "registry-full", 507, "delete functions that are no longer needed";

@@ -81,6 +81,7 @@ pub(crate) enum Command {
     Describe(DescribeArgs),
     Update(UpdateArgs),
     Rollback(RollbackArgs),
+    Revisions(RevisionsArgs),
     Delete(DeleteArgs),
     Logs(LogsArgs),
     Explain(ExplainArgs),
@@ -256,16 +257,31 @@ pub(crate) struct UpdateArgs {
     pub(crate) settings: SettingsArgs,
 }
 
-/// Go back to what was registered before the current revision; again: forth.
+/// List the revisions of a function that are kept: traffic, tags, sandboxes, and why one does not start.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare revisions hello
+  fanfare revisions hello -o wide     with the last log lines of those that do not start")]
+pub(crate) struct RevisionsArgs {
+    /// The function.
+    #[arg(value_parser = function_name, add = function_names())]
+    pub(crate) name: FunctionName,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Register again, as a new revision, what the one before was; again: forth. Or what any one was that is kept.
 #[derive(ClapArgs, Debug)]
 #[command(before_help = "\
 Examples:
   fanfare rollback hello
+  fanfare rollback hello@3
   fanfare rollback hello --no-wait")]
 pub(crate) struct RollbackArgs {
-    /// The function.
-    #[arg(value_parser = function_name, add = function_names())]
-    pub(crate) name: FunctionName,
+    /// The function, and which revision; otherwise the newest before the current one that is not known to be broken.
+    #[arg(value_name = "NAME[@REVISION]", value_parser = revision_name, add = function_names())]
+    pub(crate) revision: (FunctionName, Option<u32>),
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
@@ -433,6 +449,18 @@ pub(crate) struct ManArgs {
 
 fn function_name(text: &str) -> Result<FunctionName, String> {
     FunctionName::new(text).map_err(|e| format!("the name {e}"))
+}
+
+/// `NAME` or `NAME@REVISION`.
+fn revision_name(text: &str) -> Result<(FunctionName, Option<u32>), String> {
+    match text.split_once('@') {
+        None => Ok((function_name(text)?, None)),
+        Some((name, number)) => {
+            let number = number.strip_prefix('v').unwrap_or(number).parse().ok().filter(|number| *number > 0);
+            let number = number.ok_or("a revision is a number from 1 on, as in hello@3")?;
+            Ok((function_name(name)?, Some(number)))
+        }
+    }
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use fanfare_api::{
     BlobDocument, ClusterStatusDocument, DeployResult, FunctionDocument, FunctionListDocument,
     FunctionStatusDocument, FunctionSummaryDocument, PROBLEM_CONTENT_TYPE, PrepareResult, Problem,
-    RequestExplanationDocument,
+    RequestExplanationDocument, RevisionListDocument, RollbackDocument,
 };
 use fanfare_types::{CodeDigest, FunctionName, Reason, limits};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::io::ReaderStream;
 
@@ -195,11 +196,37 @@ impl Client {
         })
     }
 
-    /// Registers what was registered before the current revision.
-    pub(crate) async fn rollback(&self, name: &FunctionName) -> Result<DeployResult, Failure> {
-        let request = self.request(Method::POST, &format!("/v1/functions/{name}/rollback"), no_body())?;
-        let result = answer(self.send(request, ANSWER_TIMEOUT, None).await?).await;
+    /// Registers again what revision `to` was, or the one to go back to.
+    pub(crate) async fn rollback(
+        &self,
+        name: &FunctionName,
+        to: Option<u32>,
+    ) -> Result<DeployResult, Failure> {
+        let path = format!("/v1/functions/{name}/rollback");
+        let result = self.send_json(Method::POST, &path, &RollbackDocument { to }).await;
         self.suggesting(name, result).await
+    }
+
+    /// The revisions of a function that are kept.
+    pub(crate) async fn revisions(&self, name: &FunctionName) -> Result<RevisionListDocument, Failure> {
+        let got = self.get(&format!("/v1/functions/{name}/revisions")).await;
+        self.suggesting(name, got).await
+    }
+
+    /// Sends a document without secrets.
+    async fn send_json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        document: &impl Serialize,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_string(document)
+            .map_err(|e| Failure::usage(format!("the request cannot be written as JSON: {e}")))?;
+        let mut request = self.request(method, path, full_body(body.clone()))?;
+        request
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+        answer(self.send(request, ANSWER_TIMEOUT, Some(&body)).await?).await
     }
 
     /// Sends a request to the control API; warns where that is of another release.

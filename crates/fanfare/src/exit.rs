@@ -37,12 +37,15 @@ impl Exit {
         match reason {
             Reason::FunctionNotFound
             | Reason::RouteNotFound
+            | Reason::RevisionNotFound
+            | Reason::TagNotFound
             | Reason::InvocationNotFound
             | Reason::RequestNotFound => Exit::NotFound,
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
             Reason::BadRequest
             | Reason::InvalidField
             | Reason::NoEarlierRevision
+            | Reason::RevisionFailed
             | Reason::FunctionExists
             | Reason::TooLarge
             | Reason::InvocationEnded

@@ -13,12 +13,31 @@ use crate::limits::API_BODY_TIMEOUT;
 
 /// A JSON body, whole.
 pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
+    check_media_type(headers)?;
+    whole(body).await
+}
+
+/// A JSON body, whole, if there is one.
+pub(super) async fn optional_json(headers: &HeaderMap, body: Body) -> Result<Option<Bytes>, Failure> {
+    let body = whole(body).await?;
+    if body.is_empty() {
+        return Ok(None);
+    }
+    check_media_type(headers)?;
+    Ok(Some(body))
+}
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), Failure> {
     let given = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("not text"));
     let media_type = given.unwrap_or("none").split(';').next().unwrap_or("").trim();
-    if !media_type.eq_ignore_ascii_case("application/json") {
-        let detail = format!("the content type is {media_type:.100}; send application/json");
-        return Err(Failure::new(Reason::UnsupportedMediaType, detail));
+    if media_type.eq_ignore_ascii_case("application/json") {
+        return Ok(());
     }
+    let detail = format!("the content type is {media_type:.100}; send application/json");
+    Err(Failure::new(Reason::UnsupportedMediaType, detail))
+}
+
+async fn whole(body: Body) -> Result<Bytes, Failure> {
     match tokio::time::timeout(API_BODY_TIMEOUT, collect(body)).await {
         Ok(collected) => collected,
         Err(_) => {

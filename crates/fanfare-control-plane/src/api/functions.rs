@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use super::App;
 use super::body;
 use super::problem::Failure;
+use super::revisions;
 use crate::input::Input;
 use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PREPARE_GRACE, ROUTED_TIMEOUT};
 use crate::registry::{Change, Done, Function};
@@ -122,8 +123,7 @@ pub(super) async fn get(
 ) -> Result<Json<FunctionStatusDocument>, Failure> {
     let function = find(&app, &path(name)?)?;
     let (now, statuses) = statuses(&app, vec![function.id.function], true).await?;
-    let status = statuses.into_iter().next().flatten();
-    Ok(Json(describe(&function, status.as_ref(), now)))
+    Ok(Json(describe(&function, &statuses, now)))
 }
 
 /// Delete a function. Its name is free at once; requests under way finish, waiting ones are refused.
@@ -138,20 +138,6 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
     app.registry.change(change).await.map_err(|error| Failure::registry(&name, error))?;
     routed(&app, &name).await;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Register again what was registered before the current revision, as a new one. Twice is back where it began.
-#[utoipa::path(
-    post, path = "/v1/functions/{name}/rollback", tag = "functions", params(("name" = String, Path)),
-    responses(
-        (status = 200, body = DeployResult),
-        (status = 404, body = Problem),
-        (status = 409, description = "Nothing was registered before", body = Problem),
-    )
-)]
-pub(super) async fn rollback(State(app): State<Arc<App>>, name: Name) -> Result<Response, Failure> {
-    let function = find(&app, &path(name)?)?;
-    register(&app, Change::Rollback(function.spec.name.clone()), &function.spec).await
 }
 
 /// Make code, dependencies and template of the current revision ready on one node, and prove that a sandbox starts.
@@ -224,14 +210,14 @@ fn checked(app: &App, json: &[u8]) -> Result<Arc<FunctionSpec>, Failure> {
 }
 
 /// No field is wrong when there is no document.
-fn unread(json: &[u8], error: FieldError) -> Failure {
+pub(super) fn unread(json: &[u8], error: FieldError) -> Failure {
     match serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(json) {
         Ok(_) => error.into(),
         Err(_) => Failure::new(Reason::BadRequest, error.message),
     }
 }
 
-async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Response, Failure> {
+pub(super) async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Response, Failure> {
     let name = spec.name.as_str();
     let done = app.registry.change(change).await.map_err(|error| Failure::registry(name, error))?;
     routed(app, name).await;
@@ -290,7 +276,13 @@ fn summary(function: &Function, status: Option<&FunctionStatus>) -> FunctionSumm
     }
 }
 
-fn describe(function: &Function, status: Option<&FunctionStatus>, now: Timestamp) -> FunctionStatusDocument {
+/// `statuses` are those of whatever runs one of its revisions, the latest first.
+fn describe(
+    function: &Function,
+    statuses: &[Option<FunctionStatus>],
+    now: Timestamp,
+) -> FunctionStatusDocument {
+    let status = statuses.first().and_then(Option::as_ref);
     let failure = status.and_then(|status| status.last_failure.as_ref());
     FunctionStatusDocument {
         function: FunctionDocument::from(&*function.spec),
@@ -311,6 +303,7 @@ fn describe(function: &Function, status: Option<&FunctionStatus>, now: Timestamp
             node: None,
             log_tail: last.failure.log_tail.clone(),
         }),
+        revisions: revisions::documents(function, statuses, now),
     }
 }
 

@@ -12,6 +12,7 @@ mod guard;
 mod logs;
 mod openapi;
 mod problem;
+mod revisions;
 mod server;
 mod status;
 mod timeline;
@@ -106,7 +107,8 @@ fn table() -> Vec<Route> {
         get("/v1/functions/{name}", functions::get),
         (Method::PUT, "/v1/functions/{name}", routing::put(functions::put)),
         (Method::DELETE, "/v1/functions/{name}", routing::delete(functions::delete)),
-        (Method::POST, "/v1/functions/{name}/rollback", routing::post(functions::rollback)),
+        get("/v1/functions/{name}/revisions", revisions::list),
+        (Method::POST, "/v1/functions/{name}/rollback", routing::post(revisions::rollback)),
         (Method::POST, "/v1/functions/{name}/prepare", routing::post(functions::prepare)),
         get("/v1/functions/{name}/logs", logs::logs),
         get("/v1/requests/{id}", explain::explain),

@@ -4,7 +4,7 @@ use axum::response::IntoResponse;
 use fanfare_api::{LogLineDocument, Problem};
 use utoipa::OpenApi;
 
-use super::{blobs, explain, functions, logs, status};
+use super::{blobs, explain, functions, logs, revisions, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -24,8 +24,9 @@ use super::{blobs, explain, functions, logs, status};
         functions::get,
         functions::put,
         functions::delete,
-        functions::rollback,
         functions::prepare,
+        revisions::list,
+        revisions::rollback,
         logs::logs,
         explain::explain,
         blobs::put,

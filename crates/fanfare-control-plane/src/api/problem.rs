@@ -40,6 +40,11 @@ impl Failure {
             RegistryError::NothingBefore { .. } => {
                 Failure::new(Reason::NoEarlierRevision, format!("{error} of {name:?}"))
             }
+            RegistryError::NoSuchRevision { .. } => {
+                let mut failure = Failure::new(Reason::RevisionNotFound, format!("of {name:?} {error}"));
+                failure.problem.hint = Reason::RevisionNotFound.hint_for(name);
+                failure
+            }
             RegistryError::Full { what, limit } => {
                 let mut failure = Failure::new(
                     Reason::RegistryFull,

@@ -3,9 +3,13 @@
 use fanfare_types::{ExitCause, StartFailure, StartFailureKind};
 use serde::{Deserialize, Serialize};
 
-/// Why the function's current revision cannot start, whatever is tried.
+use super::history::Unstartable;
+
+/// Why a revision cannot start, whatever is tried.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct StoredFailure {
+    #[serde(default)]
+    at_unix_ms: u64,
     kind: Kind,
     detail: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -26,7 +30,8 @@ enum Kind {
 
 impl StoredFailure {
     /// `None` where another try may pass: then it is no property of the revision.
-    pub(super) fn of(failure: &StartFailure) -> Option<Self> {
+    pub(super) fn of(unstartable: &Unstartable) -> Option<Self> {
+        let Unstartable { at_unix_ms, failure } = unstartable;
         let kind = match failure.kind {
             StartFailureKind::HandlerNotFound => Kind::HandlerNotFound,
             StartFailureKind::ImportFailed => Kind::ImportFailed,
@@ -40,11 +45,12 @@ impl StoredFailure {
             | StartFailureKind::Node
             | StartFailureKind::Timeout => return None,
         };
-        Some(StoredFailure { kind, detail: failure.detail.clone(), log_tail: failure.log_tail.clone() })
+        let (detail, log_tail) = (failure.detail.clone(), failure.log_tail.clone());
+        Some(StoredFailure { at_unix_ms: *at_unix_ms, kind, detail, log_tail })
     }
 }
 
-impl From<StoredFailure> for StartFailure {
+impl From<StoredFailure> for Unstartable {
     fn from(stored: StoredFailure) -> Self {
         let kind = match stored.kind {
             Kind::HandlerNotFound => StartFailureKind::HandlerNotFound,
@@ -55,6 +61,7 @@ impl From<StoredFailure> for StartFailure {
             Kind::EndedBySignal(signal) => StartFailureKind::Exited(ExitCause::Signal(signal)),
             Kind::OutOfMemory => StartFailureKind::Exited(ExitCause::OutOfMemory),
         };
-        StartFailure { kind, detail: stored.detail, log_tail: stored.log_tail }
+        let failure = StartFailure { kind, detail: stored.detail, log_tail: stored.log_tail };
+        Unstartable { at_unix_ms: stored.at_unix_ms, failure }
     }
 }

@@ -1,9 +1,14 @@
 //! Everything that is kept, at the start of a term.
 
-use fanfare_store::{Entry, SCAN_ENTRIES_MAX, Scan, Store, StoreError};
+use std::sync::Arc;
 
-use super::entry::{FUNCTIONS, peers_prefix, read_function, read_number};
-use super::{Known, PeerKind};
+use fanfare_store::{Entry, SCAN_ENTRIES_MAX, Scan, Store, StoreError};
+use fanfare_types::FunctionName;
+
+use super::entry::{
+    FUNCTIONS, REVISIONS, function_key, peers_prefix, read_function, read_number, read_past, revisions_prefix,
+};
+use super::{Function, Known, PeerKind};
 use crate::ControlPlaneError;
 
 /// Functions, nodes and data planes. One that cannot be read stops the start: it would be lost silently.
@@ -15,6 +20,15 @@ pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError>
         Ok(())
     })
     .await?;
+    for_each(store, REVISIONS, |key, entry| {
+        let (id, past, spec) = read_past(key, entry)?;
+        if let Some(function) = known.functions.get_mut(&spec.name).filter(|f| f.id.function == id) {
+            function.past.push(Arc::new(past));
+        }
+        Ok(())
+    })
+    .await?;
+    known.functions.values_mut().for_each(in_order);
     for kind in [PeerKind::Node, PeerKind::DataPlane] {
         let peers = known.peers.entry(kind).or_default();
         let prefix = peers_prefix(kind);
@@ -25,6 +39,31 @@ pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError>
         .await?;
     }
     Ok(known)
+}
+
+/// One function with its earlier revisions, if there is one of that name.
+pub(super) async fn function(
+    store: &dyn Store,
+    name: &FunctionName,
+) -> Result<Option<Function>, ControlPlaneError> {
+    let key = function_key(name);
+    let Some(entry) = store.get(key.clone()).await? else { return Ok(None) };
+    let mut function = read_function(&key, &entry)?;
+    for_each(store, &revisions_prefix(name), |key, entry| {
+        let (id, past, _) = read_past(key, entry)?;
+        if id == function.id.function {
+            function.past.push(Arc::new(past));
+        }
+        Ok(())
+    })
+    .await?;
+    in_order(&mut function);
+    Ok(Some(function))
+}
+
+/// Keys are ordered as text.
+fn in_order(function: &mut Function) {
+    function.past.sort_unstable_by_key(|past| past.number);
 }
 
 async fn for_each(

@@ -3,12 +3,16 @@
 //! Reads come from memory. Changes go through one task, the [`writer`], which sends a transaction for each to the
 //! store, many at once but one per name, and makes it visible when it is durable.
 
+mod changes;
 mod entry;
 mod failure;
+mod history;
 mod ids;
 mod load;
 mod writer;
 
+#[cfg(test)]
+mod history_tests;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +27,8 @@ use fanfare_types::{
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
+pub(crate) use history::{Past, Unstartable, unix_ms};
+
 use crate::ControlPlaneError;
 use crate::input::Input;
 use crate::leader::Term;
@@ -33,11 +39,37 @@ use crate::limits::REGISTRY_QUEUE_MAX;
 pub(crate) struct Function {
     pub(crate) id: RevisionId,
     pub(crate) spec: Arc<FunctionSpec>,
-    /// What was registered before this revision.
-    pub(crate) previous: Option<Arc<FunctionSpec>>,
+    /// When the current revision was registered, by the wall clock of that time. For display: orders nothing.
+    pub(crate) created_unix_ms: u64,
     /// Why its current revision cannot start, if that is known.
-    pub(crate) failed: Option<Arc<StartFailure>>,
+    pub(crate) failed: Option<Arc<Unstartable>>,
+    /// Earlier revisions that are kept, oldest first.
+    pub(crate) past: Vec<Arc<Past>>,
     stored: Revision,
+}
+
+impl Function {
+    /// A revision that is registered now.
+    fn new(id: RevisionId, spec: Arc<FunctionSpec>) -> Self {
+        let (created_unix_ms, stored) = (history::unix_ms(), Revision::default());
+        Function { id, spec, created_unix_ms, failed: None, past: Vec::new(), stored }
+    }
+
+    /// Its current revision, as it is remembered when it is replaced.
+    pub(crate) fn as_past(&self) -> Past {
+        Past {
+            number: self.id.number,
+            created_unix_ms: self.created_unix_ms,
+            digest: history::digest(&self.spec),
+            code: self.spec.code,
+            failed: self.failed.clone(),
+        }
+    }
+
+    fn no_such_revision(&self, number: u32) -> RegistryError {
+        let kept = self.past.iter().map(|past| past.number).chain([self.id.number]).collect();
+        RegistryError::NoSuchRevision { number, kept }
+    }
 }
 
 /// What became visible, in the order in which it became durable.
@@ -54,8 +86,9 @@ pub(crate) enum Change {
     Create(Arc<FunctionSpec>),
     /// Register a function, or a new revision of it.
     Put(Arc<FunctionSpec>),
-    /// Register again what was registered before the current revision, as a new one.
-    Rollback(FunctionName),
+    /// Register again, as a new revision, what this one was; unless one is named, the newest before the current one that
+    /// is not known to be broken.
+    Rollback(FunctionName, Option<u32>),
     /// Keep why this revision cannot start, or that it can.
     Proved(FunctionName, RevisionId, Option<StartFailure>),
     /// Delete a function.
@@ -92,12 +125,18 @@ pub(crate) enum RegistryError {
     Exists,
     #[error("there is no such function")]
     NotFound,
-    #[error("nothing was registered before its revision {current}")]
+    #[error("no other revision that works is kept beside revision {current}")]
     NothingBefore { current: u32 },
+    #[error("there is no revision {number}; there are {}", numbers(kept))]
+    NoSuchRevision { number: u32, kept: Vec<u32> },
     #[error("there are {limit} {what} already")]
     Full { what: &'static str, limit: usize },
     #[error("{0}")]
     Unavailable(String),
+}
+
+fn numbers(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The handle; clones share it.
@@ -186,15 +225,15 @@ impl Registry {
         let failed = known
             .functions
             .values()
-            .filter_map(|f| f.failed.as_ref().map(|failed| (f.id, (**failed).clone())));
+            .filter_map(|f| f.failed.as_ref().map(|failed| (f.id, failed.failure.clone())));
         failed.collect()
     }
 
-    /// Digests that a function refers to, or would after a rollback.
+    /// Digests that a revision refers to which is kept.
     pub(crate) fn code_in_use(&self) -> HashSet<CodeDigest> {
         let known = self.known.read();
-        let specs = known.functions.values().flat_map(|f| std::iter::once(&f.spec).chain(&f.previous));
-        specs.filter_map(|spec| spec.code).collect()
+        let of = |f: &Function| f.past.iter().map(|past| past.code).chain([f.spec.code]).collect::<Vec<_>>();
+        known.functions.values().flat_map(of).flatten().collect()
     }
 
     pub(crate) fn data_planes(&self) -> Vec<DataPlaneId> {

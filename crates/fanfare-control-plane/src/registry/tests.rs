@@ -14,13 +14,13 @@ use crate::leader;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-struct World {
-    registry: Registry,
+pub(super) struct World {
+    pub(super) registry: Registry,
     visible: mpsc::Receiver<Input>,
     deposed: oneshot::Receiver<ControlPlaneError>,
 }
 
-async fn world(store: Arc<dyn Store>) -> World {
+pub(super) async fn world(store: Arc<dyn Store>) -> World {
     let term = leader::take(&*store, "test").await.unwrap();
     let (engine, visible) = mpsc::channel(10_000);
     let (deposed_tx, deposed) = oneshot::channel();
@@ -28,12 +28,12 @@ async fn world(store: Arc<dyn Store>) -> World {
     World { registry, visible, deposed }
 }
 
-fn spec(name: &str, queue_limit: u32) -> Arc<FunctionSpec> {
+pub(super) fn spec(name: &str, queue_limit: u32) -> Arc<FunctionSpec> {
     let json = format!(r#"{{"name":"{name}","handler":{{"kind":"fake"}},"queue_limit":{queue_limit}}}"#);
     Arc::new(FunctionSpec::try_from(FunctionDocument::from_json(json.as_bytes()).unwrap()).unwrap())
 }
 
-fn number(done: &Result<Done, RegistryError>) -> u32 {
+pub(super) fn number(done: &Result<Done, RegistryError>) -> u32 {
     match done {
         Ok(Done::Created(id) | Done::Updated(id) | Done::Unchanged(id)) => id.number,
         other => panic!("{other:?}"),
@@ -61,7 +61,7 @@ async fn what_was_registered_before_comes_back_as_a_new_revision() {
     let store = Arc::new(MemoryStore::new());
     let first = world(store.clone()).await;
     let name = FunctionName::new("a").unwrap();
-    let back = || Change::Rollback(name.clone());
+    let back = || Change::Rollback(name.clone(), None);
     assert_eq!(first.registry.change(back()).await, Err(RegistryError::NotFound));
     first.registry.change(Change::Create(spec("a", 1))).await.unwrap();
     let nothing = Err(RegistryError::NothingBefore { current: 1 });
@@ -221,19 +221,27 @@ async fn an_entry_that_cannot_be_read_stops_the_start() {
 
 /// Fails writes of functions' keys, before or after they are made.
 #[derive(Debug)]
-struct Flaky {
+pub(super) struct Flaky {
     inner: MemoryStore,
     next: Mutex<Vec<Fault>>,
     unreadable: Mutex<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub(super) enum Fault {
     BeforeWrite,
     AfterWrite,
 }
 
 impl Flaky {
+    pub(super) fn new(next: Vec<Fault>, unreadable: u32) -> Self {
+        Flaky { inner: MemoryStore::new(), next: Mutex::new(next), unreadable: Mutex::new(unreadable) }
+    }
+
+    pub(super) fn fail_next(&self, fault: Fault) {
+        self.next.lock().push(fault);
+    }
+
     fn error() -> StoreError {
         let source = Arc::new(std::io::ErrorKind::StorageFull.into());
         StoreError::Io { path: "flaky".into(), operation: "write it", source }
@@ -276,7 +284,7 @@ impl Store for Flaky {
 }
 
 /// Tries until the registry knows again what is kept.
-async fn settled(registry: &Registry, change: impl Fn() -> Change) -> Result<Done, RegistryError> {
+pub(super) async fn settled(registry: &Registry, change: impl Fn() -> Change) -> Result<Done, RegistryError> {
     let attempts = async {
         loop {
             match registry.change(change()).await {
@@ -292,11 +300,7 @@ async fn settled(registry: &Registry, change: impl Fn() -> Change) -> Result<Don
 #[tokio::test(start_paused = true)]
 async fn a_write_of_unknown_outcome_is_looked_up_before_anything_else() {
     for (fault, made) in [(Fault::BeforeWrite, false), (Fault::AfterWrite, true)] {
-        let store = Arc::new(Flaky {
-            inner: MemoryStore::new(),
-            next: Mutex::new(vec![fault]),
-            unreadable: Mutex::new(3),
-        });
+        let store = Arc::new(Flaky::new(vec![fault], 3));
         let mut world = world(store.clone()).await;
         let (first, second) = futures_util::future::join(
             world.registry.change(Change::Create(spec("a", 1))),
@@ -322,7 +326,7 @@ async fn a_write_of_unknown_outcome_is_looked_up_before_anything_else() {
         assert!(matches!(next_visible(&mut world).await, Visible::Set { id, .. } if id.number == 2));
 
         // A deletion that was made though its answer got lost.
-        *store.next.lock() = vec![Fault::AfterWrite];
+        store.fail_next(Fault::AfterWrite);
         let deleted = world.registry.change(Change::Delete(spec("a", 1).name.clone())).await;
         assert!(matches!(deleted, Err(RegistryError::Unavailable(_))), "{deleted:?}");
         assert!(matches!(next_visible(&mut world).await, Visible::Removed(_)));

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_store::{Entry, Op, Revision, Store, StoreError, Txn};
+use fanfare_store::{Op, Revision, Store, StoreError, Txn};
 use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure, limits};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -15,9 +15,14 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
-use super::entry::{function_key, peer_key, put_function, put_number, read_function, read_number, unchanged};
+use super::changes::{Plan, Planned, news, unwritable, update};
+use super::entry::{
+    function_key, note_past, peer_key, put_function, put_number, read_number, read_past, revision_key,
+    unchanged,
+};
+use super::history::{self, Past, Unstartable, digest};
 use super::ids::Ids;
-use super::{Change, Done, Function, Known, PeerKind, RegistryError, Request, Visible};
+use super::{Change, Done, Function, Known, PeerKind, RegistryError, Request, Visible, load};
 use crate::ControlPlaneError;
 use crate::input::Input;
 use crate::leader::Term;
@@ -50,30 +55,22 @@ enum Busy {
     Unknown,
 }
 
-/// What a transaction will have done.
-#[derive(Debug)]
-enum Plan {
-    Set {
-        id: RevisionId,
-        spec: Arc<FunctionSpec>,
-        previous: Option<Arc<FunctionSpec>>,
-    },
-    /// What is known of the revision's start has changed.
-    Note(Option<Arc<StartFailure>>),
-    Remove(FunctionId),
-    Number(u32),
-}
-
 enum Finished {
     Written { subject: Subject, plan: Plan, request: Request, result: Result<Revision, StoreError> },
-    Reread { subject: Subject, entry: Result<Option<Entry>, StoreError> },
+    Reread { subject: Subject, kept: Result<Kept, ControlPlaneError> },
+}
+
+/// What is found under a subject's key.
+enum Kept {
+    Function(Option<Box<Function>>),
+    Peer(Option<u32>),
 }
 
 impl Subject {
     fn of(change: &Change) -> Subject {
         match change {
             Change::Create(spec) | Change::Put(spec) => Subject::Function(spec.name.clone()),
-            Change::Delete(name) | Change::Rollback(name) | Change::Proved(name, ..) => {
+            Change::Delete(name) | Change::Rollback(name, _) | Change::Proved(name, ..) => {
                 Subject::Function(name.clone())
             }
             Change::Peer(kind, name) => Subject::Peer(*kind, name.clone()),
@@ -153,21 +150,22 @@ impl Writer {
             }
             None => {}
         }
-        let (plan, txn) = match self.plan(&request.change).await {
-            Ok(Ok(planned)) => planned,
-            Ok(Err(decided)) => {
+        let (plan, ops) = match self.plan(&request.change).await {
+            Ok(Planned::Write(plan, ops)) => (plan, ops),
+            Ok(Planned::Answer(decided)) => {
                 answer(request, decided);
                 return Ok(());
             }
-            Err(StoreError::Deposed) => return Err(ControlPlaneError::Deposed),
+            Err(ControlPlaneError::Store(StoreError::Deposed)) => return Err(ControlPlaneError::Deposed),
             Err(error) => {
                 answer(request, Err(RegistryError::Unavailable(error.to_string())));
                 return Ok(());
             }
         };
-        self.creations_under_way += usize::from(matches!(plan, Plan::Set { previous: None, .. }));
+        self.creations_under_way += usize::from(plan.creates());
         self.busy.insert(subject.clone(), Busy::Changing(VecDeque::new()));
-        let commit = self.store.commit(txn);
+        let require = vec![unchanged(subject.key(), self.stored(&subject))];
+        let commit = self.store.commit(Txn { fence: Some(self.term.fence.clone()), require, ops });
         self.under_way.push(Box::pin(async move {
             let result = commit.await.map(|committed| committed.revision);
             Finished::Written { subject, plan, request, result }
@@ -175,90 +173,133 @@ impl Writer {
         Ok(())
     }
 
-    /// What a change comes down to, given what is known: a transaction, or an answer at once.
-    #[allow(clippy::type_complexity, reason = "private, and each layer is decided by another party")]
-    async fn plan(
-        &mut self,
-        change: &Change,
-    ) -> Result<Result<(Plan, Txn), Result<Done, RegistryError>>, StoreError> {
+    /// The store's revision of what is known of the subject. A peer is written once.
+    fn stored(&self, subject: &Subject) -> Option<Revision> {
+        match subject {
+            Subject::Function(name) => self.known.read().functions.get(name).map(|f| f.stored),
+            Subject::Peer(..) => None,
+        }
+    }
+
+    /// What a change comes down to, given what is known.
+    async fn plan(&mut self, change: &Change) -> Result<Planned, ControlPlaneError> {
         let subject = Subject::of(change);
         let function = match &subject {
             Subject::Function(name) => self.known.read().functions.get(name).cloned(),
             Subject::Peer(..) => None,
         };
-        let before = function.as_ref().map(|f| f.stored);
-        let (plan, op) = match (change, function) {
-            (Change::Create(_), Some(_)) => return Ok(Err(Err(RegistryError::Exists))),
-            (Change::Put(spec), Some(found)) if found.spec == *spec => {
-                return Ok(Err(Ok(Done::Unchanged(found.id))));
-            }
+        match (change, function) {
+            (Change::Create(_), Some(_)) => Ok(Planned::Answer(Err(RegistryError::Exists))),
             (Change::Put(spec), Some(found)) => update(&found, spec.clone()),
-            (Change::Rollback(_), Some(found)) => match &found.previous {
-                Some(previous) => update(&found, previous.clone()),
-                None => {
-                    let current = found.id.number;
-                    return Ok(Err(Err(RegistryError::NothingBefore { current })));
-                }
+            (Change::Rollback(_, to), Some(found)) => self.roll_back(&found, *to).await,
+            (Change::Create(spec) | Change::Put(spec), None) => self.create(spec.clone()).await,
+            (Change::Proved(_, id, failed), Some(found)) => self.note(found, *id, failed.as_ref()).await,
+            (Change::Delete(_) | Change::Rollback(..) | Change::Proved(..), None) => {
+                Ok(Planned::Answer(Err(RegistryError::NotFound)))
+            }
+            (Change::Delete(name), Some(found)) => {
+                let past = found.past.iter().map(|past| Op::Delete(revision_key(name, past.number)));
+                let ops = std::iter::once(Op::Delete(subject.key())).chain(past).collect();
+                Ok(Planned::Write(Plan::Remove, ops))
+            }
+            (Change::Peer(kind, name), _) => self.number(*kind, name, subject.key()).await,
+        }
+    }
+
+    async fn create(&mut self, spec: Arc<FunctionSpec>) -> Result<Planned, ControlPlaneError> {
+        let limit = limits::FUNCTIONS_MAX;
+        if self.known.read().functions.len() + self.creations_under_way >= limit {
+            return Ok(Planned::Answer(Err(RegistryError::Full { what: "functions", limit })));
+        }
+        let id = FunctionId(self.ids.take(&*self.store, &self.term.fence).await?);
+        let function = Function::new(RevisionId { function: id, number: 1 }, spec);
+        let done = Done::Created(function.id);
+        let ops = vec![put_function(&function).map_err(unwritable)?];
+        Ok(Planned::Write(Plan::Keep { function: Box::new(function), done }, ops))
+    }
+
+    /// Registers what revision `to` was, or the one to go back to, anew.
+    async fn roll_back(&mut self, found: &Function, to: Option<u32>) -> Result<Planned, ControlPlaneError> {
+        let current = found.id.number;
+        let number = match to {
+            Some(to) if to == current => return Ok(Planned::Answer(Ok(Done::Unchanged(found.id)))),
+            Some(to) => to,
+            None => match history::before(&found.past, digest(&found.spec)) {
+                Some(number) => number,
+                None => return Ok(Planned::Answer(Err(RegistryError::NothingBefore { current }))),
             },
-            (Change::Create(spec) | Change::Put(spec), None) => {
-                if self.known.read().functions.len() + self.creations_under_way >= limits::FUNCTIONS_MAX {
-                    return Ok(Err(Err(RegistryError::Full {
-                        what: "functions",
-                        limit: limits::FUNCTIONS_MAX,
-                    })));
-                }
-                let id = RevisionId {
-                    function: FunctionId(self.ids.take(&*self.store, &self.term.fence).await?),
-                    number: 1,
-                };
-                (Plan::Set { id, spec: spec.clone(), previous: None }, put_function(id, spec, None, None))
-            }
-            // Of a revision that has been replaced meanwhile nothing is kept.
-            (Change::Proved(_, id, _), Some(found)) if found.id != *id => return Ok(Err(Ok(Done::Noted))),
-            // Another try may pass: that says nothing of the revision.
-            (Change::Proved(_, _, Some(failed)), Some(_)) if failed.kind.may_pass() => {
-                return Ok(Err(Ok(Done::Noted)));
-            }
-            (Change::Proved(_, _, failed), Some(found)) => {
-                if failed.as_ref() == found.failed.as_deref() {
-                    return Ok(Err(Ok(Done::Noted)));
-                }
-                let op = put_function(found.id, &found.spec, found.previous.as_deref(), failed.as_ref());
-                (Plan::Note(failed.clone().map(Arc::new)), op)
-            }
-            (Change::Delete(_) | Change::Rollback(_) | Change::Proved(..), None) => {
-                return Ok(Err(Err(RegistryError::NotFound)));
-            }
-            (Change::Delete(_), Some(found)) => {
-                (Plan::Remove(found.id.function), Ok(Op::Delete(subject.key())))
-            }
-            (Change::Peer(kind, name), _) => {
-                if let Some(id) = self.known.read().peer(*kind, name) {
-                    return Ok(Err(Ok(Done::Peer(id))));
-                }
-                let (what, limit) = match kind {
-                    PeerKind::Node => ("nodes", NODES_MAX),
-                    PeerKind::DataPlane => ("data planes", DATA_PLANES_MAX),
-                };
-                if self.known.read().peer_count(*kind) >= limit {
-                    return Ok(Err(Err(RegistryError::Full { what, limit })));
-                }
-                let id = self.ids.take(&*self.store, &self.term.fence).await?;
-                (Plan::Number(id), Ok(put_number(subject.key(), id)))
-            }
         };
-        let op = match op {
-            Ok(op) => op,
-            Err(error) => return Ok(Err(Err(RegistryError::Unavailable(error.to_string())))),
+        if found.past.iter().all(|past| past.number != number) {
+            return Ok(Planned::Answer(Err(found.no_such_revision(number))));
+        }
+        let key = revision_key(&found.spec.name, number);
+        let Some(entry) = self.store.get(key.clone()).await? else {
+            return Err(ControlPlaneError::Entry { key, detail: "it is not there".to_owned() });
         };
-        let require = vec![unchanged(subject.key(), before)];
-        Ok(Ok((plan, Txn { fence: Some(self.term.fence.clone()), require, ops: vec![op] })))
+        update(found, read_past(&key, &entry)?.2)
+    }
+
+    /// Keeps why a revision cannot start, or that it can.
+    async fn note(
+        &mut self,
+        mut function: Function,
+        id: RevisionId,
+        failed: Option<&StartFailure>,
+    ) -> Result<Planned, ControlPlaneError> {
+        let known = match function.past.iter().position(|p| p.number == id.number) {
+            Some(index) => function.past[index].failed.clone(),
+            None => function.failed.clone(),
+        };
+        let is_kept = function.id.function == id.function
+            && (function.id.number == id.number || function.past.iter().any(|p| p.number == id.number));
+        // Where another try may pass, that says nothing of the revision.
+        let may_pass = failed.is_some_and(|failed| failed.kind.may_pass());
+        if !is_kept || may_pass || failed == known.as_ref().map(|known| &known.failure) {
+            return Ok(Planned::Answer(Ok(Done::Noted)));
+        }
+        let failed = failed.cloned();
+        let failed = failed.map(|failure| Arc::new(Unstartable { at_unix_ms: history::unix_ms(), failure }));
+        let mut ops = Vec::new();
+        match function.past.iter().position(|p| p.number == id.number) {
+            None => function.failed = failed,
+            Some(index) => {
+                let key = revision_key(&function.spec.name, id.number);
+                let Some(entry) = self.store.get(key.clone()).await? else {
+                    return Err(ControlPlaneError::Entry { key, detail: "it is not there".to_owned() });
+                };
+                ops.push(note_past(&key, &entry, failed.as_deref())?);
+                function.past[index] = Arc::new(Past { failed, ..(*function.past[index]).clone() });
+            }
+        }
+        // Written in any case: whoever comes later must meet what this change has made.
+        ops.push(put_function(&function).map_err(unwritable)?);
+        Ok(Planned::Write(Plan::Keep { function: Box::new(function), done: Done::Noted }, ops))
+    }
+
+    async fn number(
+        &mut self,
+        kind: PeerKind,
+        name: &str,
+        key: String,
+    ) -> Result<Planned, ControlPlaneError> {
+        if let Some(id) = self.known.read().peer(kind, name) {
+            return Ok(Planned::Answer(Ok(Done::Peer(id))));
+        }
+        let (what, limit) = match kind {
+            PeerKind::Node => ("nodes", NODES_MAX),
+            PeerKind::DataPlane => ("data planes", DATA_PLANES_MAX),
+        };
+        if self.known.read().peer_count(kind) >= limit {
+            return Ok(Planned::Answer(Err(RegistryError::Full { what, limit })));
+        }
+        let id = self.ids.take(&*self.store, &self.term.fence).await?;
+        Ok(Planned::Write(Plan::Number(id), vec![put_number(key, id)]))
     }
 
     async fn finish(&mut self, finished: Finished) -> Result<(), ControlPlaneError> {
         match finished {
             Finished::Written { subject, plan, request, result } => {
-                self.creations_under_way -= usize::from(matches!(plan, Plan::Set { previous: None, .. }));
+                self.creations_under_way -= usize::from(plan.creates());
                 match result {
                     Ok(revision) => {
                         let done = self.publish(&subject, plan, revision).await;
@@ -277,11 +318,11 @@ impl Writer {
                 }
                 self.next_of(subject).await
             }
-            Finished::Reread { subject, entry } => {
-                match entry {
-                    Ok(entry) => self.correct(&subject, entry).await,
-                    // The store is closed: the end.
-                    Err(error) => tracing::warn!(%error, key = subject.key(), "its state stays unknown"),
+            Finished::Reread { subject, kept } => {
+                match kept {
+                    Ok(kept) => self.correct(&subject, kept).await,
+                    // The store is closed: the end; or what is there is not ours.
+                    Err(error) => tracing::error!(%error, key = subject.key(), "its state stays unknown"),
                 }
                 self.busy.remove(&subject);
                 Ok(())
@@ -306,38 +347,36 @@ impl Writer {
 
     /// Makes a durable change known to readers, then to the engine.
     async fn publish(&mut self, subject: &Subject, plan: Plan, stored: Revision) -> Done {
-        let (done, visible) = {
-            let mut known = self.known.write();
-            match (subject, plan) {
-                (Subject::Function(name), Plan::Set { id, spec, previous }) => {
-                    let done = if previous.is_none() { Done::Created(id) } else { Done::Updated(id) };
-                    let function = Function { id, spec: spec.clone(), previous, failed: None, stored };
-                    known.functions.insert(name.clone(), function);
-                    (done, Some(Visible::Set { id, spec }))
-                }
-                (Subject::Function(name), Plan::Note(failed)) => {
-                    // Changes of one name follow each other: it is still the revision that the plan was made for.
-                    if let Some(function) = known.functions.get_mut(name) {
-                        (function.failed, function.stored) = (failed, stored);
-                    }
-                    (Done::Noted, None)
-                }
-                (Subject::Function(name), Plan::Remove(id)) => {
-                    known.functions.remove(name);
-                    (Done::Deleted, Some(Visible::Removed(id)))
-                }
-                (Subject::Peer(kind, name), Plan::Number(id)) => {
-                    known.peers.entry(*kind).or_default().insert(name.clone(), id);
-                    (Done::Peer(id), None)
-                }
-                // Plans are made from their subjects.
-                (_, plan) => unreachable!("{plan:?} for {subject:?}"),
+        match (subject, plan) {
+            (Subject::Function(name), Plan::Keep { mut function, done }) => {
+                function.stored = stored;
+                self.set(name, Some(*function)).await;
+                done
             }
+            (Subject::Function(name), Plan::Remove) => {
+                self.set(name, None).await;
+                Done::Deleted
+            }
+            (Subject::Peer(kind, name), Plan::Number(id)) => {
+                self.known.write().peers.entry(*kind).or_default().insert(name.clone(), id);
+                Done::Peer(id)
+            }
+            // Plans are made from their subjects.
+            (_, plan) => unreachable!("{plan:?} for {subject:?}"),
+        }
+    }
+
+    /// What is known of a name is this from now on. Changes of one name follow each other.
+    async fn set(&mut self, name: &FunctionName, after: Option<Function>) {
+        let before = self.known.read().functions.get(name).cloned();
+        let news = news(before.as_ref(), after.as_ref());
+        match after {
+            Some(function) => self.known.write().functions.insert(name.clone(), function),
+            None => self.known.write().functions.remove(name),
         };
-        if let Some(visible) = visible {
+        for visible in news {
             self.tell(visible).await;
         }
-        done
     }
 
     async fn tell(&mut self, visible: Visible) {
@@ -353,66 +392,48 @@ impl Writer {
                 answer(request, Err(outcome_unknown("an earlier change")));
             }
         }
-        let (store, key) = (self.store.clone(), subject.key());
+        let store = self.store.clone();
         self.under_way.push(Box::pin(async move {
             let mut pause = REREAD_BACKOFF_MIN;
             loop {
-                match store.get(key.clone()).await {
-                    Err(error) if !matches!(error, StoreError::Closed) => {
-                        tracing::warn!(%error, key, "cannot read it again yet");
+                match kept(&*store, &subject).await {
+                    Err(ControlPlaneError::Store(error)) if !matches!(error, StoreError::Closed) => {
+                        tracing::warn!(%error, key = subject.key(), "cannot read it again yet");
                         tokio::time::sleep(pause).await;
                         pause = Duration::min(pause * 2, REREAD_BACKOFF_MAX);
                     }
-                    entry => return Finished::Reread { subject, entry },
+                    kept => return Finished::Reread { subject, kept },
                 }
             }
         }));
     }
 
     /// Brings what is known in line with what is kept.
-    async fn correct(&mut self, subject: &Subject, entry: Option<Entry>) {
-        let key = subject.key();
-        match subject {
-            Subject::Peer(kind, name) => {
-                if let Some(id) = entry.and_then(|entry| read_number(&key, &entry).ok()) {
+    async fn correct(&mut self, subject: &Subject, kept: Kept) {
+        match (subject, kept) {
+            (Subject::Peer(kind, name), Kept::Peer(id)) => {
+                if let Some(id) = id {
                     self.known.write().peers.entry(*kind).or_default().insert(name.clone(), id);
                 }
             }
-            Subject::Function(name) => {
-                let before = self.known.read().functions.get(name).cloned();
-                let kept = match entry.map(|entry| read_function(&key, &entry)).transpose() {
-                    Ok(kept) => kept,
-                    Err(error) => return tracing::error!(%error, "a function cannot be read"),
-                };
-                match (before, kept) {
-                    (Some(before), None) => {
-                        self.known.write().functions.remove(name);
-                        self.tell(Visible::Removed(before.id.function)).await;
-                    }
-                    (before, Some(kept)) if before.as_ref().is_none_or(|f| f.stored != kept.stored) => {
-                        if let Some(old) = before.as_ref().filter(|f| f.id.function != kept.id.function) {
-                            self.tell(Visible::Removed(old.id.function)).await;
-                        }
-                        // What is known of a revision's start may differ alone: that is not another revision.
-                        let same = before.is_some_and(|f| f.id == kept.id);
-                        let visible = Visible::Set { id: kept.id, spec: kept.spec.clone() };
-                        self.known.write().functions.insert(name.clone(), kept);
-                        if !same {
-                            self.tell(visible).await;
-                        }
-                    }
-                    _ => {}
-                }
+            (Subject::Function(name), Kept::Function(function)) => {
+                self.set(name, function.map(|function| *function)).await;
             }
+            (subject, _) => unreachable!("something else is kept of {subject:?}"),
         }
     }
 }
 
-/// A new revision of a function that is there.
-fn update(found: &Function, spec: Arc<FunctionSpec>) -> (Plan, Result<Op, serde_json::Error>) {
-    let id = RevisionId { number: found.id.number + 1, ..found.id };
-    let op = put_function(id, &spec, Some(&found.spec), None);
-    (Plan::Set { id, spec, previous: Some(found.spec.clone()) }, op)
+/// What the store holds of a subject.
+async fn kept(store: &dyn Store, subject: &Subject) -> Result<Kept, ControlPlaneError> {
+    match subject {
+        Subject::Function(name) => Ok(Kept::Function(load::function(store, name).await?.map(Box::new))),
+        Subject::Peer(..) => {
+            let key = subject.key();
+            let entry = store.get(key.clone()).await?;
+            Ok(Kept::Peer(entry.map(|entry| read_number(&key, &entry)).transpose()?))
+        }
+    }
 }
 
 fn answer(request: Request, result: Result<Done, RegistryError>) {

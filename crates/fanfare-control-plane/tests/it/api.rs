@@ -68,6 +68,11 @@ async fn bad_requests_are_refused_with_a_reason() {
         ("POST", "/v1/functions", &large, 413, "too-large", "1048576"),
         ("POST", "/v1/functions", &python, 422, "code-not-found", &digest),
         ("POST", "/v1/functions", &taken, 409, "function-exists", "taken"),
+        ("POST", "/v1/functions/taken/rollback", r#"{"to":"x"}"#, 422, "invalid-field", "to"),
+        ("POST", "/v1/functions/taken/rollback", r#"{"too":1}"#, 422, "invalid-field", "too"),
+        ("POST", "/v1/functions/taken/rollback", r#"{"to":7}"#, 404, "revision-not-found", "there are 1"),
+        ("POST", "/v1/functions/taken/rollback", "{}", 409, "no-earlier-revision", "revision 1"),
+        ("POST", "/v1/functions/taken/rollback", "[", 400, "bad-request", "JSON"),
         ("PUT", "/v1/functions/a", &two, 422, "invalid-field", "as in the path"),
         ("PUT", "/v1/functions/%ff", &two, 400, "bad-request", "UTF-8"),
         ("PUT", "/v1/blobs/short", "", 422, "invalid-field", "64 hexadecimal digits"),
@@ -83,6 +88,8 @@ async fn bad_requests_are_refused_with_a_reason() {
         ("GET", "/v1/functions/Not%20A%20Name", 404, "function-not-found", "Not A Name"),
         ("DELETE", "/v1/functions/none", 404, "function-not-found", "none"),
         ("POST", "/v1/functions/none/prepare", 404, "function-not-found", "none"),
+        ("POST", "/v1/functions/none/rollback", 404, "function-not-found", "none"),
+        ("GET", "/v1/functions/none/revisions", 404, "function-not-found", "none"),
         ("GET", "/v1/functions/none/logs", 404, "function-not-found", "none"),
         ("GET", "/v1/functions/taken/logs?tail=10001", 422, "invalid-field", "10000"),
         ("GET", "/v1/functions/taken/logs?tail=x", 400, "bad-request", "tail"),
@@ -179,6 +186,38 @@ async fn a_function_is_created_described_listed_replaced_and_deleted() {
         again["id"], document["id"],
         "a late message about the old function cannot be taken for the new"
     );
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn revisions_are_listed_and_gone_back_to() {
+    let world = World::new().await;
+    let api = &world.api;
+    let content = |limit: u32| format!(r#"{{"name":"a","handler":{{"kind":"fake"}},"queue_limit":{limit}}}"#);
+    for limit in 1..=3 {
+        api.call_json("PUT", "/v1/functions/a", content(limit)).await;
+    }
+    let list = async || api.call("GET", "/v1/functions/a/revisions").await.json()["revisions"].clone();
+    let numbers = |list: &Value| -> Vec<u64> {
+        list.as_array().unwrap().iter().map(|r| r["revision"].as_u64().unwrap()).collect()
+    };
+    let three = list().await;
+    assert_eq!(numbers(&three), [3, 2, 1]);
+    assert_eq!((&three[0]["latest"], &three[0]["weight"]), (&json!(true), &json!(100)));
+    assert_eq!((&three[1]["latest"], &three[1]["weight"]), (&json!(false), &json!(0)));
+    assert!(three[1]["created_unix_ms"].as_u64() >= Some(1_700_000_000_000), "{three}");
+    let back = api.call_json("POST", "/v1/functions/a/rollback", r#"{"to":1}"#).await.json();
+    assert_eq!((&back["revision"], &back["outcome"]), (&json!(4), &json!("updated")));
+    let described = api.call("GET", "/v1/functions/a").await.json();
+    assert_eq!((&described["function"]["queue_limit"], &described["revision"]), (&json!(1), &json!(4)));
+    let four = &described["revisions"];
+    assert_eq!(numbers(four), [4, 3, 2, 1]);
+    assert_eq!(four[0]["digest"], four[3]["digest"]);
+    assert_ne!(four[0]["digest"], four[1]["digest"]);
+    // Without a body, and so without a content type: 4 is what 1 was, and 3 is what was before.
+    let back = api.call("POST", "/v1/functions/a/rollback").await.json();
+    assert_eq!(back["revision"], json!(5));
+    assert_eq!(api.call("GET", "/v1/functions/a").await.json()["function"]["queue_limit"], 3);
     world.stop().await;
 }
 

@@ -1,14 +1,18 @@
 //! `fanfare describe`.
 
 use fanfare_api::{
-    FailedName, FunctionDocument, FunctionStatusDocument, HandlerDocument, Quantity, ScalingDocument,
+    FailedName, FunctionDocument, FunctionStatusDocument, HandlerDocument, Quantity, RevisionDocument,
+    ScalingDocument,
 };
 
 use crate::args::DescribeArgs;
 use crate::commands::list::state_word;
-use crate::commands::{Context, data_plane_url, function_url};
+use crate::commands::{Context, data_plane_url, function_url, revisions};
 use crate::exit::{Exit, Failure};
 use crate::printer::{Output, Printer, counted, human_bytes, human_duration};
+
+/// Broken revisions that are shown with their last log lines; the others are with `fanfare revisions NAME -o wide`.
+const LOGS_SHOWN: usize = 3;
 
 pub(crate) async fn run(context: &Context, args: &DescribeArgs) -> Result<Exit, Failure> {
     let printer = &context.printer;
@@ -59,6 +63,7 @@ fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Resul
         row("execution", human_duration(ms / 1e3))?;
     }
     settings(printer, function)?;
+    revision_table(printer, status)?;
     if !status.decisions.is_empty() {
         printer.out("\ndecisions, newest first")?;
         for decision in &status.decisions {
@@ -77,6 +82,18 @@ fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Resul
         failure.log_tail.lines().try_for_each(|line| printer.out(format_args!("    | {line}")))?;
     }
     failures(printer, status)
+}
+
+/// Revisions, and why some of them do not start; of the latest that is the last failure.
+fn revision_table(printer: &Printer, status: &FunctionStatusDocument) -> Result<(), Failure> {
+    if status.revisions.is_empty() {
+        return Ok(());
+    }
+    printer.out("")?;
+    printer.table(&revisions::HEADER, &status.revisions.iter().map(revisions::row).collect::<Vec<_>>())?;
+    let told = |r: &&RevisionDocument| !(r.latest && status.last_failure.is_some());
+    let others: Vec<_> = status.revisions.iter().filter(told).cloned().collect();
+    revisions::failures(printer, &others, LOGS_SHOWN)
 }
 
 /// Failed requests and sandboxes by reason, each with the last one's words.

@@ -17,6 +17,7 @@ mod list;
 mod logs;
 mod man;
 mod node;
+mod revisions;
 mod rollback;
 mod sample_server;
 mod schema;
@@ -88,6 +89,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::List(args) => list::run(&context, &args).await,
         Command::Describe(args) => describe::run(&context, &args).await,
         Command::Update(args) => update::run(&context, &args).await,
+        Command::Revisions(args) => revisions::run(&context, &args).await,
         Command::Rollback(args) => rollback::run(&context, &args).await,
         Command::Delete(args) => delete::run(&context, &args).await,
         Command::Logs(args) => logs::run(&context, &args).await,

@@ -4,7 +4,7 @@ use crate::cluster::{Arrangement, Cluster, leftovers, root, wait};
 
 const HELLO: &str = "def handler(event, context):\n    return 'hello'\n";
 
-fn kill(cluster: &mut Cluster, role: &str) {
+pub(crate) fn kill(cluster: &mut Cluster, role: &str) {
     let index = cluster.processes.iter().position(|p| p.role == role).unwrap();
     let mut process = cluster.processes.remove(index);
     process.child.kill().unwrap();

@@ -146,6 +146,12 @@ hint: mend it, then `fanfare deploy hello.py --memory 64MiB -e TOKEN=… --quiet
     let run = fanfare(&double.api, &["rollback", "hello"]).await;
     assert_eq!((run.code, run.stdout), (0, format!("{}/function/hello\n", double.api)), "{}", run.stderr);
     assert!(run.stderr.contains("Registered hello, revision 4"), "{}", run.stderr);
+    let run = fanfare(&double.api, &["rollback", "hello@2"]).await;
+    assert_eq!((run.code, double.held().rolled_back_to.as_slice()), (0, &[None, Some(2)][..]), "{run:?}");
+    let run = fanfare(&double.api, &["rollback", "hello@9"]).await;
+    assert!(run.code == 4 && run.stderr.contains("reason: revision-not-found"), "{run:?}");
+    let run = fanfare(&double.api, &["rollback", "hello@zero"]).await;
+    assert!(run.code == 2 && run.stderr.contains("as in hello@3"), "{run:?}");
     let run = fanfare(&double.api, &["rollback", "helo"]).await;
     assert!(run.code == 4 && run.stderr.contains("did you mean hello?"), "{run:?}");
     let double = double.with_function("once");

@@ -13,7 +13,8 @@ use fanfare_api::{
     BlobDocument, ClusterStatusDocument, DataPlaneDocument, DecisionDocument, DeployOutcome, DeployResult,
     FailedName, FailureCountDocument, FailureDocument, FunctionDocument, FunctionListDocument, FunctionState,
     FunctionStatusDocument, FunctionSummaryDocument, LeaderDocument, LogLineDocument, LogStreamName,
-    NodeDocument, PrepareResult, Problem, ResourcesDocument, SandboxCounts,
+    NodeDocument, PrepareResult, Problem, ResourcesDocument, RevisionDocument, RevisionFailureDocument,
+    RevisionListDocument, RollbackDocument, SandboxCounts,
 };
 use fanfare_types::{FunctionSpec, Reason};
 
@@ -34,6 +35,8 @@ pub(crate) struct Held {
     pub(crate) version: Option<&'static str>,
     /// Ready sandboxes of earlier revisions, of every function.
     pub(crate) old_ready: u32,
+    /// Revisions that were named in rollbacks.
+    pub(crate) rolled_back_to: Vec<Option<u32>>,
 }
 
 pub(crate) struct Double {
@@ -52,6 +55,7 @@ impl Double {
             .route("/v1/functions", get(list))
             .route("/v1/functions/{name}", put(register).get(describe).delete(delete))
             .route("/v1/functions/{name}/prepare", post(prepare))
+            .route("/v1/functions/{name}/revisions", get(revisions))
             .route("/v1/functions/{name}/rollback", post(rollback))
             .route("/v1/functions/{name}/logs", get(logs))
             .route("/v1/blobs/{digest}", put(upload).head(has_blob))
@@ -209,18 +213,54 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
                 log_tail: String::new(),
             },
         ],
+        revisions: revision_documents(*revision, failed),
     })
     .into_response()
 }
 
-async fn rollback(State((_, held)): Shared, Path(name): Path<String>) -> Response {
+/// So many revisions; the one before the latest is broken, and so is the latest if it is said to be.
+fn revision_documents(latest: u32, broken: bool) -> Vec<RevisionDocument> {
+    let document = |revision: u32| RevisionDocument {
+        revision,
+        latest: revision == latest,
+        created_unix_ms: 1_700_000_000_000,
+        digest: format!("{revision:0<64}"),
+        weight: if revision == latest { 100 } else { 0 },
+        tags: Vec::new(),
+        sandboxes: SandboxCounts { ready: 1, ..SandboxCounts::default() },
+        failure: (revision + 1 == latest || revision == latest && broken).then(|| RevisionFailureDocument {
+            at_unix_ms: 1_700_000_060_000,
+            reason: "start-failed".into(),
+            detail: format!("revision {revision} raised an error"),
+            log_tail: "Traceback\nNameError".into(),
+        }),
+    };
+    (1..=latest).rev().map(document).collect()
+}
+
+async fn revisions(State((_, held)): Shared, Path(name): Path<String>) -> Response {
+    let held = held.lock().unwrap();
+    let Some((revision, _)) = held.functions.get(&name) else { return not_found(&name) };
+    let revisions = revision_documents(*revision, held.broken.contains_key(&name));
+    Json(RevisionListDocument { name, revisions }).into_response()
+}
+
+async fn rollback(
+    State((_, held)): Shared,
+    Path(name): Path<String>,
+    Json(to): Json<RollbackDocument>,
+) -> Response {
     let mut held = held.lock().unwrap();
     let Some((revision, _)) = held.functions.get_mut(&name) else { return not_found(&name) };
     if *revision < 2 {
         return problem(Problem::new(Reason::NoEarlierRevision, "nothing was registered before"));
     }
+    if to.to.is_some_and(|to| to > *revision) {
+        return problem(Problem::new(Reason::RevisionNotFound, "it is not kept"));
+    }
     *revision += 1;
     let revision = *revision;
+    held.rolled_back_to.push(to.to);
     held.broken.remove(&name);
     Json(DeployResult { name, id: "f1".into(), revision, outcome: DeployOutcome::Updated }).into_response()
 }

@@ -67,6 +67,30 @@ async fn describes() {
 }
 
 #[tokio::test]
+async fn revisions_are_listed_with_why_they_do_not_start() {
+    let double = Double::start().await.with_function("hello");
+    double.held().functions.get_mut("hello").unwrap().0 = 3;
+    let run = fanfare(&double.api, &["revisions", "hello"]).await;
+    let lines: Vec<Vec<&str>> = run.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines.len(), 4, "{run:?}");
+    assert_eq!(lines[0], ["REVISION", "REGISTERED", "TRAFFIC", "TAGS", "READY", "DIGEST", "STATE"]);
+    assert_eq!((lines[1][..2].join(" "), lines[1].last()), ("3 (latest)".to_owned(), Some(&"ready")));
+    assert!(run.stdout.contains("200000000000  does not start: start-failed"), "{run:?}");
+    let logs = "  start-failed: revision 2 raised an error\n    | Traceback\n    | NameError\n";
+    for command in [&["revisions", "hello", "-o", "wide"][..], &["describe", "hello"]] {
+        let run = fanfare(&double.api, command).await;
+        assert!(
+            run.stdout.contains("revision 2 does not start, found ") && run.stdout.contains(logs),
+            "{run:?}"
+        );
+    }
+    let names = fanfare(&double.api, &["revisions", "hello", "-o", "name"]).await.stdout;
+    assert_eq!(names, "hello@3\nhello@2\nhello@1\n");
+    let run = fanfare(&double.api, &["revisions", "helo"]).await;
+    assert!(run.code == 4 && run.stderr.contains("did you mean hello?"), "{run:?}");
+}
+
+#[tokio::test]
 async fn deletes_what_it_can() {
     let double = Double::start().await.with_function("a").with_function("b");
     let run = fanfare(&double.api, &["delete", "a", "nope", "b", "-o", "name"]).await;
@@ -129,13 +153,14 @@ async fn a_cluster_is_waited_for() {
 async fn every_reading_and_writing_command_has_every_output() {
     let double = Double::start().await.with_function("hello");
     double.held().functions.get_mut("hello").unwrap().0 = 2;
-    let commands: [&[&str]; 8] = [
+    let commands: [&[&str]; 9] = [
         &["list"],
         &["describe", "hello"],
         &["status"],
         &["logs", "hello", "--tail", "1"],
         &["update", "hello", "--min", "0"],
         &["rollback", "hello"],
+        &["revisions", "hello"],
         &["deploy", "--runtime", "fake", "--name", "other"],
         &["delete", "other"],
     ];
@@ -239,6 +264,7 @@ async fn help_fits_on_a_screen() {
         "describe",
         "update",
         "rollback",
+        "revisions",
         "delete",
         "logs",
         "status",
@@ -302,7 +328,7 @@ async fn a_line_being_typed_is_completed_with_verbs_and_names() {
     assert_eq!(complete(&double.api, &["delete", "o"]).await, ["other"]);
     assert_eq!(complete(&double.api, &["delete", "hello", "o"]).await, ["other"]);
     assert_eq!(complete(&double.api, &["deploy", "--name", "o"]).await, ["other"]);
-    for verb in ["invoke", "describe", "update", "rollback"] {
+    for verb in ["invoke", "describe", "update", "rollback", "revisions"] {
         assert_eq!(complete(&double.api, &[verb, "o"]).await, ["other"], "{verb}");
     }
     assert_eq!(complete("http://127.0.0.1:1", &["logs", "he"]).await, Vec::<String>::new());

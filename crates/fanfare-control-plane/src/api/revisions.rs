@@ -1,0 +1,127 @@
+//! Revisions: which are kept, and how to go back to one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use fanfare_api::{
+    DeployResult, Problem, RevisionDocument, RevisionFailureDocument, RevisionListDocument, RollbackDocument,
+    SandboxCounts,
+};
+use fanfare_engine::FunctionStatus;
+use fanfare_types::Timestamp;
+use http::HeaderMap;
+
+use super::App;
+use super::body;
+use super::functions::{Name, find, path, register, statuses, unread};
+use super::problem::Failure;
+use crate::registry::{Change, Function, Past, Unstartable, unix_ms};
+
+/// The revisions of a function that are kept: the newest 20, those that traffic or a tag names, and the newest that is
+/// not known to be broken.
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/revisions", tag = "revisions", params(("name" = String, Path)),
+    responses((status = 200, body = RevisionListDocument), (status = 404, body = Problem))
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    name: Name,
+) -> Result<Json<RevisionListDocument>, Failure> {
+    let function = find(&app, &path(name)?)?;
+    let (now, statuses) = statuses(&app, vec![function.id.function], true).await?;
+    let revisions = documents(&function, &statuses, now);
+    Ok(Json(RevisionListDocument { name: function.spec.name.to_string(), revisions }))
+}
+
+/// Register again what an earlier revision was, as a new one. Without a body it is the newest before the current one
+/// that is not known to be broken, so that twice is back where it began.
+#[utoipa::path(
+    post, path = "/v1/functions/{name}/rollback", tag = "revisions", params(("name" = String, Path)),
+    request_body(content = Option<RollbackDocument>),
+    responses(
+        (status = 200, description = "Updated, or unchanged", body = DeployResult),
+        (status = 404, description = "There is no such function, or no such revision is kept", body = Problem),
+        (status = 409, description = "No other revision that works is kept", body = Problem),
+        (status = 422, description = "A field is wrong", body = Problem),
+    )
+)]
+pub(super) async fn rollback(
+    State(app): State<Arc<App>>,
+    name: Name,
+    headers: HeaderMap,
+    content: Body,
+) -> Result<Response, Failure> {
+    let function = find(&app, &path(name)?)?;
+    let to = match body::optional_json(&headers, content).await? {
+        Some(json) => RollbackDocument::from_json(&json).map_err(|error| unread(&json, error))?.to,
+        None => None,
+    };
+    register(&app, Change::Rollback(function.spec.name.clone(), to), &function.spec).await
+}
+
+/// Every revision that is kept, the latest first. `statuses` are those of whatever runs one of them.
+pub(super) fn documents(
+    function: &Function,
+    statuses: &[Option<FunctionStatus>],
+    now: Timestamp,
+) -> Vec<RevisionDocument> {
+    let latest = function.as_past();
+    let past = function.past.iter().rev().map(|past| &**past);
+    let revisions = std::iter::once(&latest).chain(past);
+    let document = |past: &Past| {
+        let is_latest = past.number == latest.number;
+        let seen = statuses.iter().flatten().find(|status| status.revision == past.number);
+        let kept = past.failed.as_deref().map(failure);
+        RevisionDocument {
+            revision: past.number,
+            latest: is_latest,
+            created_unix_ms: past.created_unix_ms,
+            digest: past.digest.to_string(),
+            weight: if is_latest { 100 } else { 0 },
+            tags: Vec::new(),
+            sandboxes: counts(statuses, past.number),
+            failure: kept.or_else(|| seen.and_then(|status| seen_failure(status, now))),
+        }
+    };
+    revisions.map(document).collect()
+}
+
+fn failure(unstartable: &Unstartable) -> RevisionFailureDocument {
+    let Unstartable { at_unix_ms, failure } = unstartable;
+    RevisionFailureDocument {
+        at_unix_ms: *at_unix_ms,
+        reason: failure.kind.reason().code().to_owned(),
+        detail: failure.detail.clone(),
+        log_tail: failure.log_tail.clone(),
+    }
+}
+
+/// A failed start that is not kept: another try may pass, or nobody has asked for a proof.
+fn seen_failure(status: &FunctionStatus, now: Timestamp) -> Option<RevisionFailureDocument> {
+    let last = status.last_failure.as_ref()?;
+    let age_ms = u64::try_from(now.since(last.at).as_millis()).unwrap_or(u64::MAX);
+    let unstartable =
+        Unstartable { at_unix_ms: unix_ms().saturating_sub(age_ms), failure: last.failure.clone() };
+    Some(failure(&unstartable))
+}
+
+/// Sandboxes of one revision, whichever of the function's parts they belong to.
+fn counts(statuses: &[Option<FunctionStatus>], revision: u32) -> SandboxCounts {
+    let mut counts = SandboxCounts::default();
+    for status in statuses.iter().flatten() {
+        if status.revision == revision {
+            counts.wanted += status.desired;
+        }
+        for sandbox in status.sandboxes.iter().filter(|sandbox| sandbox.revision == revision) {
+            match sandbox.phase {
+                "starting" => counts.starting += 1,
+                "ready" => counts.ready += 1,
+                _ => counts.stopping += 1,
+            }
+        }
+    }
+    counts
+}
