@@ -7,8 +7,14 @@ use std::process::Command;
 /// Lines of a source file that is not a test. Most stay under 400; beyond this it holds two ideas.
 const FILE_LINES_MAX: usize = 500;
 /// Crates without I/O, and the crates that they may not reach.
-const PURE: &[&str] =
-    &["fanfare-types", "fanfare-policy", "fanfare-engine", "fanfare-dispatch", "fanfare-async", "fanfare-schedule"];
+const PURE: &[&str] = &[
+    "fanfare-types",
+    "fanfare-policy",
+    "fanfare-engine",
+    "fanfare-dispatch",
+    "fanfare-async",
+    "fanfare-schedule",
+];
 const NOT_IN_PURE: &[&str] =
     &["tokio", "hyper", "mio", "socket2", "rustix", "getrandom", "tonic", "axum", "redb"];
 /// Markers of unfinished work.

@@ -33,6 +33,8 @@ pub(crate) struct EngineLoop {
     data_planes: Peers<DataPlaneId, Sender<ToDataPlane>>,
     /// Requests in sandboxes and waiting, as each data plane last reported.
     loads: BTreeMap<DataPlaneId, (u64, u64)>,
+    /// Which numbers the lines of each node's log have.
+    logs: BTreeMap<NodeId, u64>,
     /// Peers that were said to be lost: that they are back is said as loudly.
     lost: Lost,
     preparing: BTreeMap<RevisionId, Vec<oneshot::Sender<Prepared>>>,
@@ -93,6 +95,7 @@ impl EngineLoop {
             nodes: Peers::new(limits::LIVENESS_TIMEOUT),
             data_planes: Peers::new(limits::LIVENESS_TIMEOUT),
             loads: BTreeMap::new(),
+            logs: BTreeMap::new(),
             lost: Lost::default(),
             preparing: BTreeMap::new(),
             preparing_count: 0,
@@ -249,6 +252,7 @@ impl EngineLoop {
                 if let Some(old) = replaced {
                     old.close();
                 }
+                self.logs.insert(node, hello.logs);
                 self.step(Event::NodeConnected { node, hello });
             }
             Err(refused) => {
@@ -444,7 +448,7 @@ impl EngineLoop {
             .map(|(id, peer)| NodeRef {
                 id,
                 name: peer.name.clone(),
-                incarnation: peer.incarnation,
+                logs: self.logs.get(&id).copied().unwrap_or_default(),
                 stream: peer.stream,
             })
             .collect()

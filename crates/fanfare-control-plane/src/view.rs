@@ -35,6 +35,7 @@ pub(crate) struct Counters {
 pub(crate) struct NodeRef {
     pub(crate) id: NodeId,
     pub(crate) name: Arc<str>,
-    pub(crate) incarnation: u64,
+    /// Differs when the numbers of its log lines have begun anew.
+    pub(crate) logs: u64,
     pub(crate) stream: u64,
 }

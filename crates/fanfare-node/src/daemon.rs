@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
 use crate::LogStore;
-use crate::logs::platform_record;
+use crate::logs::{Wanted, platform_record};
 use crate::node::Runtimes;
 use crate::revisions::{Eviction, Marks, Used};
 use crate::sandboxes::Sandbox;
@@ -282,8 +282,8 @@ impl Daemon {
             ToNode::Prepare(revision) => self.prepare(revision),
             ToNode::Create { sandbox, revision } => self.create(sandbox, revision),
             ToNode::Stop { sandbox, mode } => self.stop(sandbox, mode),
-            ToNode::Logs { transfer, function, tail_lines, follow } => {
-                self.send_logs(transfer, function, tail_lines, follow);
+            ToNode::Logs { transfer, function, tail_lines, follow, select } => {
+                self.send_logs(transfer, function, Wanted { tail_lines, follow, select });
             }
         }
     }
@@ -310,6 +310,7 @@ impl Daemon {
             capacity: self.capacity,
             runtimes: self.runtimes.0.iter().map(|runtime| runtime.name().into()).collect(),
             sandboxes: sandboxes.collect(),
+            logs: self.logs.id(),
         }
     }
 
@@ -334,16 +335,16 @@ impl Daemon {
         }
     }
 
-    fn send_logs(&mut self, transfer: u64, function: FunctionId, tail_lines: u32, follow: bool) {
+    fn send_logs(&mut self, transfer: u64, function: FunctionId, wanted: Wanted) {
         if !self.company.speaks {
-            if !follow {
+            if !wanted.follow {
                 self.send_no_logs(transfer);
             }
             // A follower waits for further lines, and none of this daemon's own will ever come.
             return;
         }
         let lines = if self.transfers.len() < TRANSFERS_MAX {
-            self.logs.read(function, tail_lines, follow)
+            self.logs.read(function, wanted)
         } else {
             let refusal = format!("this node sends logs to {TRANSFERS_MAX} readers already");
             futures_util::stream::iter([platform_record(refusal)]).boxed()

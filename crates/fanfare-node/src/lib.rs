@@ -17,7 +17,7 @@ mod revisions;
 mod sandboxes;
 mod uplink;
 
-pub use logs::{LogLimits, LogStore};
+pub use logs::{LogLimits, LogStore, Wanted as WantedLines};
 pub use node::{Handle, Node, StartError};
 pub use options::{GroupOptions, GroupRuntimeFactory, NodeOptions, RuntimeFactory};
 

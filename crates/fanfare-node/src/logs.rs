@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use fanfare_link::{LogRecord, LogStream};
 use fanfare_sandbox::LogSink;
-use fanfare_types::FunctionId;
 use fanfare_types::limits::LOG_BYTES_PER_FUNCTION;
+use fanfare_types::{FunctionId, LogSelect};
 use futures_util::stream::BoxStream;
 
 use index::Index;
@@ -46,6 +46,17 @@ impl Default for LogLimits {
     }
 }
 
+/// Which lines are wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// So many of the last that are selected.
+    pub tail_lines: u32,
+    /// Then each further one as it is written.
+    pub follow: bool,
+    /// Which of them.
+    pub select: LogSelect,
+}
+
 /// The logs of a node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LogStore {
@@ -71,10 +82,15 @@ impl LogStore {
         Arc::new(move |line| writer.push(line))
     }
 
-    /// The last `tail_lines` lines of a function, then, if told to `follow`, each further one as it is written.
+    /// Lines of a function.
     #[must_use]
-    pub fn read(&self, function: FunctionId, tail_lines: u32, follow: bool) -> BoxStream<'static, LogRecord> {
-        reader::read(self.index.function(function), tail_lines, follow)
+    pub fn read(&self, function: FunctionId, wanted: Wanted) -> BoxStream<'static, LogRecord> {
+        reader::read(self.index.function(function), wanted, now_unix_ms())
+    }
+
+    /// Differs when the numbers of lines have begun anew.
+    pub(crate) fn id(&self) -> u64 {
+        self.index.id
     }
 
     /// Resolves when everything pushed before is on its way to the disk and readable.

@@ -13,20 +13,24 @@ use parking_lot::Mutex;
 use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::pace::Pace;
 
-/// Bytes of one line; a longer one is passed on in pieces that say so.
-pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of one line; a longer one is passed on in pieces that say so. A node keeps four times as much: a byte that is
+/// no UTF-8 becomes a character of three.
+pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
-/// How fast one output is taken: so many lines and bytes in a second, and what comes at once of [`BURST`] seconds. The
-/// daemon works longer on a line than a program that prints nothing but line ends, and has others to serve.
+/// How much of one output is kept: so many lines and bytes in a second, and what comes at once of [`BURST`] seconds. The
+/// daemon works longer on a line than a program that prints nothing but line ends, and has others to serve. Of what
+/// comes faster the last [`LOG_TAIL_LINES`] lines are kept and the others are counted.
 const LINES_PER_S: u32 = 5_000;
 const BYTES_PER_S: u32 = 4 << 20;
 const BURST: Duration = Duration::from_secs(4);
+/// How fast it is read at all, with the same burst; what comes faster waits in its pipe, and its program with it.
+const READ_LINES_PER_S: u32 = 500_000;
+const READ_BYTES_PER_S: u32 = 32 << 20;
 /// End of a piece of a line that goes on.
 const CONTINUES: &str = " [line continues]";
 /// How long the end of the output is waited for once all processes have ended. Everything written is in the pipe by
@@ -119,8 +123,10 @@ impl Lines {
         while self.partial.len() + bytes.len() > LINE_BYTES_MAX {
             let (now, later) = bytes.split_at(LINE_BYTES_MAX - self.partial.len());
             self.partial.extend_from_slice(now);
-            line(Self::text(&self.partial) + CONTINUES);
-            self.partial.clear();
+            // A character is not cut in two.
+            let rest = self.partial.split_off(whole_characters(&self.partial));
+            line(String::from_utf8_lossy(&self.partial).into_owned() + CONTINUES);
+            self.partial = rest;
             bytes = later;
         }
         self.partial.extend_from_slice(bytes);
@@ -135,6 +141,46 @@ impl Lines {
     fn text(bytes: &[u8]) -> String {
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         String::from_utf8_lossy(bytes).into_owned()
+    }
+}
+
+/// How many of these bytes are not the beginning of a character that goes on.
+fn whole_characters(bytes: &[u8]) -> usize {
+    let begins = |byte: u8| byte & 0xC0 != 0x80;
+    let last = bytes.iter().rev().take(4).position(|byte| begins(*byte)).map_or(0, |back| back + 1);
+    match bytes.len().checked_sub(last).and_then(|at| std::str::from_utf8(&bytes[at..]).err()) {
+        Some(error) if error.error_len().is_none() => bytes.len() - last + error.valid_up_to(),
+        _ => bytes.len(),
+    }
+}
+
+/// Lines that came faster than they are taken.
+#[derive(Debug, Default)]
+struct Skipped {
+    /// The last of them.
+    last: VecDeque<String>,
+    dropped: u64,
+}
+
+impl Skipped {
+    fn push(&mut self, line: String) {
+        self.last.push_back(line);
+        if self.last.len() > LOG_TAIL_LINES {
+            self.last.pop_front();
+            self.dropped += 1;
+        }
+    }
+
+    /// Says how many there were and passes the last of them on.
+    fn tell(&mut self, log: &Log, stream: LogStream) {
+        if self.dropped > 0 {
+            let text = format!(
+                "{} lines were dropped here: more than {LINES_PER_S} lines or {BYTES_PER_S} bytes in a second",
+                std::mem::take(&mut self.dropped)
+            );
+            log.line(LogStream::Platform, text);
+        }
+        self.last.drain(..).for_each(|text| log.line(stream, text));
     }
 }
 
@@ -160,15 +206,12 @@ pub(crate) fn fuzz(piece: usize, output: &[u8]) {
 #[derive(Debug)]
 pub(crate) struct Outputs {
     tasks: Vec<JoinHandle<()>>,
-    /// True once no more can be written.
-    ending: watch::Sender<bool>,
 }
 
 impl Outputs {
     /// Makes the two pipes and reads them until all writers have ended. Returns the writing ends: stdout, stderr. They
     /// belong to `uid`, for programs that open `/dev/stderr`.
     pub(crate) fn open(log: &Log, uid: Option<u32>) -> io::Result<(Self, OwnedFd, OwnedFd)> {
-        let (ending, ended) = watch::channel(false);
         let mut tasks = Vec::new();
         let mut open = |stream| -> io::Result<OwnedFd> {
             let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -176,21 +219,15 @@ impl Outputs {
             if uid.is_some() {
                 std::os::unix::fs::fchown(&write, uid, uid)?;
             }
-            tasks.push(tokio::spawn(pump(
-                Receiver::from_owned_fd(read)?,
-                log.clone(),
-                stream,
-                ended.clone(),
-            )));
+            tasks.push(tokio::spawn(pump(Receiver::from_owned_fd(read)?, log.clone(), stream)));
             Ok(write)
         };
         let (stdout, stderr) = (open(LogStream::Stdout)?, open(LogStream::Stderr)?);
-        Ok((Outputs { tasks, ending }, stdout, stderr))
+        Ok((Outputs { tasks }, stdout, stderr))
     }
 
     /// Waits until everything has been read; the writers must have ended.
     pub(crate) async fn drain(&mut self) {
-        self.ending.send_replace(true);
         for task in &mut self.tasks {
             if tokio::time::timeout(DRAIN, &mut *task).await.is_err() {
                 task.abort();
@@ -206,39 +243,61 @@ impl Drop for Outputs {
     }
 }
 
-async fn pump(mut pipe: Receiver, log: Log, stream: LogStream, mut ending: watch::Receiver<bool>) {
+/// What `count` take of a second that has room for `per_s`.
+fn cost(count: u32, per_s: u32) -> Duration {
+    Duration::from_nanos(u64::from(count) * 1_000_000_000 / u64::from(per_s))
+}
+
+async fn pump(mut pipe: Receiver, log: Log, stream: LogStream) {
     let mut lines = Lines::default();
+    let mut skipped = Skipped::default();
     let mut buffer = Vec::new();
     let mut pace = Pace::new(BURST, Instant::now());
-    let mut told = false;
+    let mut reading = Pace::new(BURST, Instant::now());
+    let mut resume = None;
     loop {
         // The buffer exists only while there is something to read: most sandboxes are silent.
-        if pipe.readable().await.is_err() {
-            break;
+        let readable = async { pipe.readable().await.is_ok() };
+        let open = match resume.filter(|_| !skipped.last.is_empty()) {
+            // What was skipped last is told at the latest when lines would be taken again.
+            Some(at) => tokio::time::timeout_at(Instant::into(at), readable).await,
+            None => Ok(readable.await),
+        };
+        match open {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(_) => {
+                skipped.tell(&log, stream);
+                continue;
+            }
         }
         buffer.reserve(READ_BYTES);
-        let mut count = 0;
         let read = match pipe.read_buf(&mut buffer).await {
             Ok(0) | Err(_) => break,
             Ok(read) => u32::try_from(read).unwrap_or(u32::MAX),
         };
-        lines.feed(&buffer, |text| {
-            count += 1;
-            log.line(stream, text);
-        });
+        let now = Instant::now();
+        let mut count = 0;
+        if resume.is_some_and(|at| now < at) {
+            lines.feed(&buffer, |text| {
+                count += 1;
+                skipped.push(text);
+            });
+        } else {
+            skipped.tell(&log, stream);
+            lines.feed(&buffer, |text| {
+                count += 1;
+                log.line(stream, text);
+            });
+            resume = pace.spend(cost(count, LINES_PER_S) + cost(read, BYTES_PER_S), now);
+        }
         buffer = Vec::new();
-        let cost = Duration::from_secs(1) / LINES_PER_S * count + Duration::from_secs(1) / BYTES_PER_S * read;
-        if let Some(resume) = pace.spend(cost, Instant::now()) {
-            if !std::mem::replace(&mut told, true) {
-                let text = format!(
-                    "writes faster than {LINES_PER_S} lines or {BYTES_PER_S} bytes in a second: it waits"
-                );
-                log.line(LogStream::Platform, text);
-            }
-            // What is in the pipe when its writers have ended is little, and read at once.
-            let _ = tokio::time::timeout_at(resume.into(), ending.wait_for(|ending| *ending)).await;
+        let pause = reading.spend(cost(count, READ_LINES_PER_S) + cost(read, READ_BYTES_PER_S), now);
+        if let Some(until) = pause {
+            tokio::time::sleep_until(until.into()).await;
         }
     }
+    skipped.tell(&log, stream);
     lines.finish(|text| log.line(stream, text));
 }
 
@@ -273,24 +332,82 @@ mod tests {
         assert_eq!(lines[1..], ["xxx", "y"]);
     }
 
-    #[tokio::test]
-    async fn a_flood_is_paced_and_its_end_is_not_lost() {
-        let count = Arc::new(Mutex::new((0, 0)));
-        let counted = count.clone();
-        let sink: LogSink = Arc::new(move |line: LogLine| match line.stream {
-            LogStream::Platform => counted.lock().1 += 1,
-            _ => counted.lock().0 += 1,
-        });
+    /// Everything that comes out of a pipe into which `write` writes.
+    async fn output(write: impl FnOnce(std::fs::File) + Send + 'static) -> Vec<(LogStream, String)> {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = lines.clone();
+        let sink: LogSink = Arc::new(move |line: LogLine| kept.lock().push((line.stream, line.text)));
         let (mut outputs, stdout, stderr) =
             Outputs::open(&Log::new(sink, FunctionId(1), None), None).unwrap();
         drop(stderr);
-        let written = tokio::task::spawn_blocking(move || {
-            let mut file = std::fs::File::from(stdout);
-            (0..3).for_each(|_| std::io::Write::write_all(&mut file, &[b'\n'; 16 << 10]).unwrap());
-        });
-        written.await.unwrap();
+        tokio::task::spawn_blocking(move || write(std::fs::File::from(stdout))).await.unwrap();
         outputs.drain().await;
-        assert_eq!(*count.lock(), (3 * (16 << 10), 1), "all of it, and one word about it");
+        std::mem::take(&mut *lines.lock())
+    }
+
+    #[tokio::test]
+    async fn of_a_million_lines_before_an_exit_the_last_are_kept_and_what_is_dropped_is_counted() {
+        const LINES: u64 = 1_000_000;
+        let begun = Instant::now();
+        let lines = output(|file| {
+            let mut file = std::io::BufWriter::new(file);
+            (0..LINES)
+                .for_each(|n| std::io::Write::write_fmt(&mut file, format_args!("line {n}\n")).unwrap());
+        })
+        .await;
+        assert!(begun.elapsed() < Duration::from_secs(60), "the program waited: {:?}", begun.elapsed());
+        let dropped = |text: &str| text.split(' ').next().unwrap().parse::<u64>().unwrap();
+        let (mut kept, mut said, mut next) = (0, 0, 0);
+        for (stream, text) in &lines {
+            if *stream == LogStream::Platform {
+                assert!(text.contains("lines were dropped here"), "{text}");
+                said += dropped(text);
+                next += dropped(text);
+            } else {
+                assert_eq!(*text, format!("line {next}"), "each gap is where it is said to be");
+                (kept, next) = (kept + 1, next + 1);
+            }
+        }
+        assert_eq!(kept + said, LINES);
+        assert!(said > 0, "this machine is too slow for the test to mean anything");
+        assert_eq!(lines.last().unwrap().1, format!("line {}", LINES - 1));
+    }
+
+    #[tokio::test]
+    async fn a_line_of_a_mebibyte_and_one_without_an_end_are_whole() {
+        let long = "é".repeat(1 << 19);
+        let written = format!("{long}\nno end");
+        let lines =
+            output(move |mut file| std::io::Write::write_all(&mut file, written.as_bytes()).unwrap()).await;
+        let (last, pieces) = lines.split_last().unwrap();
+        assert_eq!(last.1, "no end");
+        let marked = pieces.iter().filter(|(_, piece)| piece.ends_with(CONTINUES)).count();
+        assert_eq!(marked, pieces.len() - 1);
+        assert!(pieces.iter().all(|(_, piece)| piece.len() <= LINE_BYTES_MAX + CONTINUES.len()));
+        let whole: String =
+            pieces.iter().map(|(_, piece)| piece.strip_suffix(CONTINUES).unwrap_or(piece)).collect();
+        assert!(whole == long, "{} bytes", whole.len());
+    }
+
+    #[test]
+    fn characters_are_not_cut_and_what_is_none_is_replaced() {
+        for (bytes, whole) in [
+            (&b"abc"[..], 3),
+            (b"", 0),
+            ("a€".as_bytes(), 4),
+            (&"a€".as_bytes()[..3], 1),
+            (&"a€".as_bytes()[..2], 1),
+            (&"😀".as_bytes()[..3], 0),
+            (b"a\xff", 2),
+            (b"\x80\x80\x80\x80\x80", 5),
+        ] {
+            assert_eq!(whole_characters(bytes), whole, "{bytes:?}");
+        }
+        let mut bad = vec![0xff; LINE_BYTES_MAX + 1];
+        bad.push(b'\n');
+        let lines = cut(&[&bad]);
+        assert_eq!((lines.len(), lines[1].as_str()), (2, "\u{fffd}"));
+        assert!(lines[0].ends_with(CONTINUES) && lines[0].len() <= 64 << 10);
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub use function::{
 };
 pub use id::{DataPlaneId, Epoch, FunctionId, FunctionName, NodeId, RevisionId, SandboxId};
 pub use message::{
-    Condemned, DataPlaneHello, FromDataPlane, FromNode, FunctionLoad, GoneCause, HeldLease, NodeHello,
-    RequestFailures, SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
+    Condemned, DataPlaneHello, FromDataPlane, FromNode, FunctionLoad, GoneCause, HeldLease, LogSelect,
+    NodeHello, RequestFailures, SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
 };
 pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
 pub use request::{RequestEnd, RequestRecord, SlotRecord, SlotWhy};

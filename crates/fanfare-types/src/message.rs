@@ -281,7 +281,30 @@ pub enum ToNode {
         tail_lines: u32,
         /// Then go on until the receiver closes.
         follow: bool,
+        /// Which lines.
+        select: LogSelect,
     },
+}
+
+/// Which lines of a function's log are wanted. [`LogSelect::default`] is all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogSelect {
+    /// Only those with a greater number, and all of them: how many of the last lines are wanted does not matter then.
+    pub after: Option<u64>,
+    /// Only those of this sandbox, and the platform's own.
+    pub sandbox: Option<SandboxId>,
+    /// Only those that are not older.
+    pub age_max: Option<Duration>,
+    /// Only those that are not younger.
+    pub age_min: Option<Duration>,
+}
+
+impl LogSelect {
+    /// Whether lines may be left out though they are there: what is missing between two numbers means nothing then.
+    #[must_use]
+    pub fn has_gaps(&self) -> bool {
+        self.sandbox.is_some() || self.age_max.is_some() || self.age_min.is_some()
+    }
 }
 
 /// How to stop a sandbox.
@@ -351,6 +374,8 @@ pub struct NodeHello {
     pub runtimes: Vec<Arc<str>>,
     /// Every sandbox it has, ready or starting.
     pub sandboxes: Vec<SandboxRecord>,
+    /// Differs when the numbers of its log lines have begun anew.
+    pub logs: u64,
 }
 
 /// One sandbox, as its node states it.

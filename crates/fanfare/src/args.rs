@@ -310,19 +310,47 @@ pub(crate) struct DeleteArgs {
 #[command(before_help = "\
 Examples:
   fanfare logs hello
-  fanfare logs -f --tail 10 hello")]
+  fanfare logs -f --tail 10 hello
+  fanfare logs hello --since 10m --sandbox s10000000007
+  fanfare logs --request 5f3b0c6a2d9e4b17a8c05d1e6f7a8b9c
+
+The lines of a request are those that its sandbox wrote while the request was in it, and 20 ms before and after: where it
+works on several at once, or on the next at once, lines of the others are among them.")]
 pub(crate) struct LogsArgs {
-    /// The function.
-    #[arg(value_parser = function_name, add = function_names())]
-    pub(crate) name: FunctionName,
+    /// The function; with --request it is known.
+    #[arg(value_parser = function_name, add = function_names(), required_unless_present = "request")]
+    pub(crate) name: Option<FunctionName>,
     /// Go on until interrupted.
     #[arg(short, long)]
     pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) which: WhichLines,
     /// Begin with so many of the last lines.
     #[arg(long, default_value_t = 100, value_name = "LINES")]
     pub(crate) tail: u32,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// Which lines of a log.
+#[derive(ClapArgs, Clone, Debug, Default)]
+pub(crate) struct WhichLines {
+    /// Only those that are not older than this, e.g. 10m.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) since: Option<std::time::Duration>,
+    /// Only those of this sandbox, e.g. s10000000007.
+    #[arg(long, value_name = "ID", visible_alias = "instance")]
+    pub(crate) sandbox: Option<String>,
+    /// Only those that were written while this request was in its sandbox.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["follow", "since", "sandbox"])]
+    pub(crate) request: Option<String>,
+}
+
+impl WhichLines {
+    /// Whether lines are left out though they are there.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.since.is_some() || self.sandbox.is_some() || self.request.is_some()
+    }
 }
 
 /// Say where the time of a request went, and why it was answered as it was.

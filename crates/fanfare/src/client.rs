@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::io::ReaderStream;
 
-use crate::args::DEFAULT_API;
+use crate::args::{DEFAULT_API, WhichLines};
 use crate::exit::{Exit, Failure};
 use crate::http::{Base, Body, Http, full_body, header_text, no_body};
 use crate::lines::Lines;
@@ -167,8 +167,22 @@ impl Client {
     }
 
     /// Lines of a function's log, oldest first.
-    pub(crate) async fn logs(&self, name: &FunctionName, tail: u32, follow: bool) -> Result<Lines, Failure> {
-        let path = format!("/v1/functions/{name}/logs?tail={tail}&follow={follow}");
+    pub(crate) async fn logs(
+        &self,
+        name: &FunctionName,
+        tail: u32,
+        follow: bool,
+        which: &WhichLines,
+    ) -> Result<Lines, Failure> {
+        let mut path = format!("/v1/functions/{name}/logs?tail={tail}&follow={follow}");
+        if let Some(since) = which.since {
+            path.push_str(&format!("&since={}ms", since.as_millis()));
+        }
+        for (field, value) in [("sandbox", &which.sandbox), ("request", &which.request)] {
+            if let Some(value) = value {
+                path.push_str(&format!("&{field}={}", encoded(value)));
+            }
+        }
         let request = self.request(Method::GET, &path, no_body())?;
         let response = self.send(request, ANSWER_TIMEOUT, None).await?;
         let lines = match response.status() {

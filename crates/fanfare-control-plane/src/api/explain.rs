@@ -11,7 +11,9 @@ use fanfare_api::{
 };
 use fanfare_engine::{FunctionStatus, Order};
 use fanfare_types::limits::{REQUEST_ID_LEN_MAX, REQUESTS_REMEMBERED_MAX, REQUESTS_REMEMBERED_WARM_MAX};
-use fanfare_types::{DataPlaneId, FunctionId, NodeId, Reason, RequestEnd, RequestRecord, Timestamp};
+use fanfare_types::{
+    DataPlaneId, FunctionId, LogSelect, NodeId, Reason, RequestEnd, RequestRecord, Timestamp,
+};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -79,6 +81,48 @@ pub(super) async fn explain(
         .collect();
     requests.sort_by(|a, b| a.age_s.total_cmp(&b.age_s));
     Ok(Json(RequestExplanationDocument { request_id: id, requests, silent: told.silent() }))
+}
+
+/// Lines written at the ends of a request's time in its sandbox take so long to be stamped.
+const STAMP_SLACK: Duration = Duration::from_millis(20);
+
+/// Which lines of a function's log were written while a request was in its sandbox, and what is to be said of them.
+pub(super) async fn lines_of(
+    app: &App,
+    request_id: &str,
+    function: FunctionId,
+) -> Result<(LogSelect, Option<String>), Failure> {
+    let told = ask(app, request_id).await?;
+    let remembered = || told.answers.iter().flat_map(|a| a.records.iter().map(move |record| (a.at, record)));
+    let of_function = remembered().filter(|(_, record)| record.function == Some(function));
+    let Some((at, record)) = of_function.min_by_key(|(_, record)| record.age) else {
+        return Err(unknown(request_id, &told));
+    };
+    // The engine's time is that of the records' ages.
+    let (now, _) = statuses(app, Vec::new(), false).await?;
+    let age = now.since(at) + record.age;
+    let Some(slot) = record.slot else {
+        // Nothing was written before the beginning of time.
+        let select = LogSelect { age_max: Some(Duration::ZERO), ..LogSelect::default() };
+        return Ok((
+            select,
+            Some(format!("request {request_id} reached no sandbox, so nothing was written for it")),
+        ));
+    };
+    let select = LogSelect {
+        after: None,
+        sandbox: Some(slot.sandbox),
+        age_max: Some(age.saturating_sub(slot.after) + STAMP_SLACK),
+        age_min: Some(age.saturating_sub(record.ended_after + STAMP_SLACK)),
+    };
+    let note = format!(
+        "what sandbox {} wrote while request {request_id} was in it, {:.3} s, and {} ms before and after; lines \
+         of other requests may be among these",
+        slot.sandbox,
+        record.ended_after.saturating_sub(slot.after).as_secs_f64(),
+        STAMP_SLACK.as_millis()
+    );
+    Ok((select, Some(note)))
 }
 
 /// What all data planes said.

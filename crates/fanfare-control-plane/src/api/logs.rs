@@ -13,9 +13,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use fanfare_api::{FieldError, LogLineDocument, LogStreamName, Problem};
+use fanfare_api::{FieldError, LogLineDocument, LogStreamName, Problem, parse_duration};
 use fanfare_link::{LogRecord, LogStream};
-use fanfare_types::{FunctionId, NodeId, Reason, ToNode};
+use fanfare_types::{FunctionId, LogSelect, NodeId, Reason, ToNode};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream, SelectAll};
 use http::header;
@@ -25,6 +25,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::App;
 use super::body;
+use super::explain;
 use super::functions::{Name, find, path};
 use super::problem::Failure;
 use crate::input::Input;
@@ -42,6 +43,34 @@ pub(super) struct LogsQuery {
     tail: Option<u32>,
     #[serde(default)]
     follow: bool,
+    since: Option<String>,
+    sandbox: Option<String>,
+    request: Option<String>,
+}
+
+impl LogsQuery {
+    /// Which lines are wanted; those of a request are found by its record.
+    async fn select(&self, app: &App, function: FunctionId) -> Result<(LogSelect, Option<String>), Failure> {
+        let mut select = LogSelect::default();
+        if let Some(since) = &self.since {
+            let age = parse_duration(since);
+            let wrong =
+                || FieldError::new("since", format!("{since:?}"), "a duration such as 30s, 10m or 2h");
+            select.age_max = Some(age.ok_or_else(wrong)?);
+        }
+        if let Some(sandbox) = &self.sandbox {
+            let known = sandbox.starts_with('s').then(|| sandbox.parse().ok()).flatten();
+            let wrong = || FieldError::new("sandbox", format!("{sandbox:?}"), "an id such as s10000000007");
+            select.sandbox = Some(known.ok_or_else(wrong)?);
+        }
+        let Some(request) = &self.request else { return Ok((select, None)) };
+        if self.follow || self.since.is_some() || self.sandbox.is_some() {
+            let allowed = "without follow, since and sandbox: a request has ended, and was in one sandbox";
+            return Err(FieldError::new("request", format!("{request:?}"), allowed).into());
+        }
+        let (slot, note) = explain::lines_of(app, request, function).await?;
+        Ok((slot, note))
+    }
 }
 
 /// The last lines of a function's log, and what follows: one JSON document per line.
@@ -51,10 +80,17 @@ pub(super) struct LogsQuery {
         ("name" = String, Path),
         ("tail" = Option<u32>, Query, description = "So many of the last lines: 0 to 10000, default 100"),
         ("follow" = Option<bool>, Query, description = "Then go on until the client closes"),
+        ("since" = Option<String>, Query, description = "Only lines that are not older than this, e.g. `10m`"),
+        ("sandbox" = Option<String>, Query, description = "Only lines of this sandbox, e.g. `s10000000007`"),
+        (
+            "request" = Option<String>, Query,
+            description = "Only lines that were written while this request was in its sandbox; not with follow"
+        ),
     ),
     responses(
         (status = 200, content_type = "application/x-ndjson", body = LogLineDocument),
-        (status = 404, body = Problem),
+        (status = 404, description = "No such function, or nothing is remembered of the request", body = Problem),
+        (status = 422, description = "A parameter is wrong", body = Problem),
     )
 )]
 pub(super) async fn logs(
@@ -74,9 +110,18 @@ pub(super) async fn logs(
             format!("{LOG_READERS_MAX} requests for logs are open, which is the limit"),
         )
     })?;
+    let (select, note) = query.select(&app, function).await?;
     let (out, lines) = mpsc::channel(LOG_QUEUE_LINES);
-    let reader =
-        Reader { app, function, out, positions: BTreeMap::new(), names: BTreeMap::new(), _permit: permit };
+    let reader = Reader {
+        app,
+        function,
+        select,
+        note,
+        out,
+        positions: BTreeMap::new(),
+        names: BTreeMap::new(),
+        _permit: permit,
+    };
     tokio::spawn(reader.run(tail, query.follow));
     let content = Body::from_stream(ReceiverStream::new(lines).map(Ok::<_, std::convert::Infallible>));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], content).into_response())
@@ -85,6 +130,9 @@ pub(super) async fn logs(
 struct Reader {
     app: Arc<App>,
     function: FunctionId,
+    select: LogSelect,
+    /// What is to be said first.
+    note: Option<String>,
     out: mpsc::Sender<Bytes>,
     positions: BTreeMap<NodeId, Position>,
     names: BTreeMap<NodeId, Arc<str>>,
@@ -94,7 +142,7 @@ struct Reader {
 /// How far a node's lines were read.
 #[derive(Clone, Copy, Debug)]
 struct Position {
-    incarnation: u64,
+    logs: u64,
     seq: u64,
 }
 
@@ -106,6 +154,11 @@ struct Gone;
 
 impl Reader {
     async fn run(mut self, tail: u32, follow: bool) {
+        if let Some(note) = self.note.take()
+            && self.say(None, note).await.is_err()
+        {
+            return;
+        }
         if tail > 0 && self.tail(tail).await.is_err() {
             return;
         }
@@ -141,7 +194,7 @@ impl Reader {
         }
         for node in incomplete {
             let said = format!("the node sent nothing for {LOG_NODE_TIMEOUT:?}; lines of it may be missing");
-            self.say(node, said).await?;
+            self.say(Some(node), said).await?;
         }
         Ok(())
     }
@@ -182,28 +235,25 @@ impl Reader {
                 return Ok(());
             }
             let missing = line.seq - position.seq - 1;
-            let known = position.seq > 0;
+            let known = position.seq > 0 && !self.select.has_gaps();
             position.seq = line.seq;
             if known && missing > 0 {
-                self.say(
-                    node,
-                    format!("{missing} lines are missing: they came faster than they could be kept"),
-                )
-                .await?;
+                let said = format!("{missing} lines are missing: they came faster than they could be kept");
+                self.say(Some(node), said).await?;
             }
         }
         self.send(node, line).await
     }
 
-    /// Connected nodes; each one's position is kept unless it has started anew.
+    /// Connected nodes; each one's position is kept unless its log has begun anew.
     async fn nodes(&mut self) -> Result<Vec<NodeRef>, Gone> {
         let (answer, answered) = oneshot::channel();
         self.app.engine.send(Input::Nodes { answer }).await.map_err(|_| Gone)?;
         let nodes = answered.await.map_err(|_| Gone)?;
         for node in &nodes {
-            let begin = Position { incarnation: node.incarnation, seq: 0 };
+            let begin = Position { logs: node.logs, seq: 0 };
             let position = self.positions.entry(node.id).or_insert(begin);
-            if position.incarnation != node.incarnation {
+            if position.logs != node.logs {
                 *position = begin;
             }
             self.names.insert(node.id, node.name.clone());
@@ -222,15 +272,23 @@ impl Reader {
         for node in nodes {
             let transfer = self.app.transfers.open();
             let id = node.id;
-            let message =
-                ToNode::Logs { transfer: transfer.number, function: self.function, tail_lines, follow };
+            // What was read up to somewhere is gone on with there, however much was written meanwhile.
+            let read = self.positions.get(&node.id).map(|position| position.seq).filter(|seq| *seq > 0);
+            let after = read.filter(|_| follow);
+            let message = ToNode::Logs {
+                transfer: transfer.number,
+                function: self.function,
+                tail_lines,
+                follow,
+                select: LogSelect { after, ..self.select },
+            };
             messages.push((node.clone(), message));
             lines.push(transfer.map(move |line| (id, Some(line))).chain(stream::iter([(id, None)])).boxed());
         }
         self.app.engine.send(Input::TellNodes(messages)).await.map_err(|_| Gone)
     }
 
-    async fn say(&self, node: NodeId, text: String) -> Result<(), Gone> {
+    async fn say(&self, node: Option<NodeId>, text: String) -> Result<(), Gone> {
         self.send(
             node,
             LogRecord { seq: 0, time_unix_ms: 0, sandbox: None, stream: LogStream::Platform, text },
@@ -238,11 +296,11 @@ impl Reader {
         .await
     }
 
-    async fn send(&self, node: NodeId, line: LogRecord) -> Result<(), Gone> {
+    async fn send(&self, node: impl Into<Option<NodeId>>, line: LogRecord) -> Result<(), Gone> {
         let document = LogLineDocument {
             seq: (line.seq > 0).then_some(line.seq),
             time_unix_ms: (line.time_unix_ms > 0).then_some(line.time_unix_ms),
-            node: self.names.get(&node).map(ToString::to_string),
+            node: node.into().and_then(|node| self.names.get(&node)).map(ToString::to_string),
             sandbox: line.sandbox.map(|sandbox| sandbox.to_string()),
             stream: match line.stream {
                 LogStream::Stdout => LogStreamName::Stdout,

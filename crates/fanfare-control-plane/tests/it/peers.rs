@@ -87,6 +87,7 @@ pub(crate) fn node_hello(name: &str, incarnation: u64, sandboxes: Vec<SandboxRec
         capacity: Resources::new(64_000, 64 << 30),
         runtimes: vec![Arc::from("fake"), Arc::from("process")],
         sandboxes,
+        logs: 7,
     }
 }
 

@@ -315,6 +315,7 @@ fn no_number_from_outside_breaks_anything() {
         capacity: most,
         runtimes: vec!["other".into()],
         sandboxes: vec![],
+        logs: 0,
     };
     for id in [8, 9] {
         world.nodes.insert(NodeId(id), Default::default());

@@ -168,6 +168,7 @@ impl World {
             capacity: node.capacity,
             runtimes: vec![Arc::from("fake")],
             sandboxes: sandboxes.collect(),
+            logs: 0,
         };
         self.step(Event::NodeConnected { node: id, hello });
     }

@@ -1,6 +1,7 @@
 //! Parts that several messages share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fanfare_types::{
     CodeDigest, ExitCause, FunctionId, FunctionName, GoneCause, Reason, Resources, RevisionId, SandboxId,
@@ -21,6 +22,10 @@ pub(super) fn checked(what: &'static str, text: String) -> Result<String, Malfor
 /// The same, for a text that will be shared.
 pub(super) fn shared(what: &'static str, text: String) -> Result<Arc<str>, Malformed> {
     checked(what, text).map(Arc::from)
+}
+
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn present<T>(what: &'static str, value: Option<T>) -> Result<T, Malformed> {

@@ -109,6 +109,7 @@ fn hello_to_wire(hello: NodeHello) -> proto::NodeHello {
         capacity: Some(resources(hello.capacity)),
         runtimes: hello.runtimes.iter().map(|runtime| runtime.as_ref().to_owned()).collect(),
         sandboxes: sandboxes.collect(),
+        logs: hello.logs,
     }
 }
 
@@ -128,5 +129,6 @@ fn hello_from_wire(hello: proto::NodeHello) -> Result<NodeHello, Malformed> {
         capacity: resources_from(hello.capacity)?,
         runtimes: runtimes.collect::<Result<_, _>>()?,
         sandboxes: sandboxes.collect::<Result<_, Malformed>>()?,
+        logs: hello.logs,
     })
 }

@@ -7,7 +7,7 @@ use fanfare_types::{
     FromDataPlane, FunctionId, NodeId, RequestEnd, RequestRecord, SandboxId, SlotRecord, SlotWhy, Stages,
 };
 
-use super::common::{reason, shared};
+use super::common::{nanos, reason, shared};
 use super::to_data_plane::{balance, balance_from};
 use super::{Malformed, proto};
 
@@ -108,10 +108,6 @@ fn slot_from_wire(slot: &proto::SlotRecord) -> Result<SlotRecord, Malformed> {
             _ => return Err(Malformed::Invalid("the stages of a start")),
         },
     })
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The place of a value among all of its kind.

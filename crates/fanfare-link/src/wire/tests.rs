@@ -176,6 +176,12 @@ fn route() -> impl Strategy<Value = FunctionRoute> {
     )
 }
 
+fn log_select() -> impl Strategy<Value = LogSelect> {
+    let ages = (option::of(duration()), option::of(duration()));
+    (option::of(any::<u64>()), option::of(sandbox()), ages)
+        .prop_map(|(after, sandbox, (age_max, age_min))| LogSelect { after, sandbox, age_max, age_min })
+}
+
 fn to_node() -> impl Strategy<Value = ToNode> {
     let mode = prop_oneof![Just(StopMode::Graceful), Just(StopMode::Kill), Just(StopMode::IfNotBegun)];
     prop_oneof![
@@ -186,12 +192,13 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         revision_id().prop_map(ToNode::Prepare),
         (sandbox(), revision_id()).prop_map(|(sandbox, revision)| ToNode::Create { sandbox, revision }),
         (sandbox(), mode).prop_map(|(sandbox, mode)| ToNode::Stop { sandbox, mode }),
-        (any::<u64>(), function(), any::<u32>(), any::<bool>()).prop_map(
-            |(transfer, function, tail_lines, follow)| ToNode::Logs {
+        (any::<u64>(), function(), any::<u32>(), any::<bool>(), log_select()).prop_map(
+            |(transfer, function, tail_lines, follow, select)| ToNode::Logs {
                 transfer,
                 function,
                 tail_lines,
-                follow
+                follow,
+                select,
             }
         ),
     ]
@@ -200,15 +207,18 @@ fn to_node() -> impl Strategy<Value = ToNode> {
 fn from_node() -> impl Strategy<Value = FromNode> {
     let record = (sandbox(), revision_id(), option::of(text()))
         .prop_map(|(sandbox, revision, endpoint)| SandboxRecord { sandbox, revision, endpoint });
-    let hello = (text(), any::<u64>(), any::<u64>(), resources(), vec(text(), 0..4), vec(record, 0..10))
-        .prop_map(|(name, incarnation, epoch, capacity, runtimes, sandboxes)| NodeHello {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
+    let hello = (text(), numbers, resources(), vec(text(), 0..4), vec(record, 0..10)).prop_map(
+        |(name, (incarnation, epoch, logs), capacity, runtimes, sandboxes)| NodeHello {
             name,
             incarnation,
             epoch_seen: Epoch(epoch),
             capacity,
             runtimes,
             sandboxes,
-        });
+            logs,
+        },
+    );
     let usage = (sandbox(), amount()).prop_map(|(sandbox, cpu_milli)| SandboxUsage { sandbox, cpu_milli });
     prop_oneof![
         hello.prop_map(FromNode::Hello),

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use fanfare_types::{Epoch, FunctionId, NodeId, RevisionId, SandboxId, StopMode, ToNode};
+use std::time::Duration;
 
-use super::common::{present, revision_id, revision_id_from};
+use fanfare_types::{Epoch, FunctionId, LogSelect, NodeId, RevisionId, SandboxId, StopMode, ToNode};
+
+use super::common::{nanos, present, revision_id, revision_id_from};
 use super::pack::Packer;
 use super::proto::to_node_run::Run;
 use super::revision::{revision, revision_from};
@@ -38,9 +40,16 @@ impl Wire for ToNode {
                 ToNode::Revision(spec) => Run::Revision(revision(&spec)),
                 ToNode::RevisionRemoved(id) => Run::RevisionRemoved(revision_id(id)),
                 ToNode::Prepare(id) => Run::Prepare(revision_id(id)),
-                ToNode::Logs { transfer, function, tail_lines, follow } => {
-                    Run::Logs(proto::Logs { transfer, function: function.0, tail_lines, follow })
-                }
+                ToNode::Logs { transfer, function, tail_lines, follow, select } => Run::Logs(proto::Logs {
+                    transfer,
+                    function: function.0,
+                    tail_lines,
+                    follow,
+                    after: select.after,
+                    sandbox: select.sandbox.map(|id| id.0),
+                    age_max_ns: select.age_max.map(nanos),
+                    age_min_ns: select.age_min.map(nanos),
+                }),
             };
             debug_assert!(packer.is_empty(), "a run is taken before the next begins");
             runs.push(proto::ToNodeRun { run: Some(run) });
@@ -74,6 +83,12 @@ impl Wire for ToNode {
                     function: FunctionId(logs.function),
                     tail_lines: logs.tail_lines,
                     follow: logs.follow,
+                    select: LogSelect {
+                        after: logs.after,
+                        sandbox: logs.sandbox.map(SandboxId),
+                        age_max: logs.age_max_ns.map(Duration::from_nanos),
+                        age_min: logs.age_min_ns.map(Duration::from_nanos),
+                    },
                 })?,
             }
         }

@@ -20,6 +20,8 @@ const SEGMENTS_MAX: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Index {
     dir: PathBuf,
+    /// Differs when the numbers of lines have begun anew.
+    pub(super) id: u64,
     pub(super) limits: LogLimits,
     functions: Mutex<HashMap<FunctionId, Arc<FunctionLog>>>,
     /// Bytes on disk.
@@ -55,6 +57,7 @@ impl Index {
     pub(super) fn open(dir: PathBuf, limits: LogLimits) -> io::Result<Self> {
         // What functions print may be anybody's secret.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let id = identity(&dir)?;
         let mut functions = HashMap::new();
         let mut total_bytes = 0;
         for entry in fs::read_dir(&dir)? {
@@ -68,6 +71,7 @@ impl Index {
         }
         Ok(Index {
             dir,
+            id,
             limits,
             functions: Mutex::new(functions),
             total_bytes: AtomicU64::new(total_bytes),
@@ -202,6 +206,23 @@ impl FunctionLog {
         }
         self.written.send_replace(next_seq);
     }
+}
+
+/// The number that was given to this directory when it was made.
+fn identity(dir: &Path) -> io::Result<u64> {
+    let path = dir.join("id");
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            if let Ok(id) = text.trim().parse() {
+                return Ok(id);
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let id = crate::uplink::random();
+    fs::write(&path, format!("{id}\n"))?;
+    Ok(id)
 }
 
 fn segment_path(dir: &Path, first_seq: u64) -> PathBuf {

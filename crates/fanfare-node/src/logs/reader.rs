@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::sync::Arc;
+use std::time::Duration;
 
-use fanfare_link::LogRecord;
+use fanfare_link::{LogRecord, LogStream};
+use fanfare_types::{LogSelect, SandboxId};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::{Semaphore, watch};
 
 use super::index::FunctionLog;
-use super::platform_record;
 use super::segment::{self, HEADER_BYTES, TEXT_BYTES_MAX};
+use super::{Wanted, platform_record};
 
 /// Bytes of a segment that one step reads; at least one record of the largest size.
 const STEP_BYTES: usize = 256 * 1024;
@@ -38,16 +40,78 @@ struct Reader {
     written: watch::Receiver<u64>,
     position: Position,
     follow: bool,
+    filter: Filter,
     ready: VecDeque<LogRecord>,
     failed: bool,
 }
 
-pub(super) fn read(log: Arc<FunctionLog>, tail_lines: u32, follow: bool) -> BoxStream<'static, LogRecord> {
+/// The lines that are wanted; those of an age as it is at `now_unix_ms`.
+pub(super) fn read(log: Arc<FunctionLog>, wanted: Wanted, now_unix_ms: u64) -> BoxStream<'static, LogRecord> {
+    let Wanted { tail_lines, follow, select } = wanted;
+    let next = log.next_seq();
+    if let Some(after) = select.after {
+        return from(log, after.saturating_add(1), follow, Filter::new(select, now_unix_ms));
+    }
+    let filter = Filter::new(select, now_unix_ms);
+    if !select.has_gaps() {
+        return from(log, next.saturating_sub(u64::from(tail_lines)).max(1), follow, filter);
+    }
+    // How far back the last lines that are selected reach is not known before all have been looked at.
+    let looked = tail(from(log.clone(), 1, false, filter), tail_lines, next);
+    let last = stream::once(looked).flat_map(stream::iter);
+    match follow {
+        true => last.chain(from(log, next, true, filter)).boxed(),
+        false => last.boxed(),
+    }
+}
+
+/// The last `tail_lines` of those before the line `next`.
+async fn tail(lines: BoxStream<'static, LogRecord>, tail_lines: u32, next: u64) -> VecDeque<LogRecord> {
+    let mut last = VecDeque::new();
+    let mut lines = lines.take_while(|line| std::future::ready(line.seq < next));
+    while let Some(line) = lines.next().await {
+        if last.len() >= tail_lines as usize {
+            last.pop_front();
+        }
+        if tail_lines > 0 {
+            last.push_back(line);
+        }
+    }
+    last
+}
+
+fn from(log: Arc<FunctionLog>, seq: u64, follow: bool, filter: Filter) -> BoxStream<'static, LogRecord> {
     let written = log.watch();
-    let seq = log.next_seq().saturating_sub(u64::from(tail_lines)).max(1);
     let position = Position { seq, segment: 0, offset: 0 };
-    let reader = Reader { log, written, position, follow, ready: VecDeque::new(), failed: false };
+    let reader = Reader { log, written, position, follow, filter, ready: VecDeque::new(), failed: false };
     stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) }).boxed()
+}
+
+/// Which lines are let through.
+#[derive(Clone, Copy, Debug)]
+struct Filter {
+    sandbox: Option<SandboxId>,
+    from_unix_ms: u64,
+    to_unix_ms: u64,
+}
+
+impl Filter {
+    fn new(select: LogSelect, now_unix_ms: u64) -> Self {
+        let before =
+            |age: Duration| now_unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        Filter {
+            sandbox: select.sandbox,
+            from_unix_ms: select.age_max.map_or(0, before),
+            to_unix_ms: select.age_min.map_or(u64::MAX, before),
+        }
+    }
+
+    fn passes(&self, record: &LogRecord) -> bool {
+        // What the platform says of the log as a whole is about every sandbox.
+        let platform = record.stream == LogStream::Platform && record.sandbox.is_none();
+        let whose = self.sandbox.is_none_or(|wanted| platform || record.sandbox == Some(wanted));
+        whose && (self.from_unix_ms..=self.to_unix_ms).contains(&record.time_unix_ms)
+    }
 }
 
 impl Reader {
@@ -69,6 +133,7 @@ impl Reader {
                     Ok((records, position)) => {
                         self.position = position;
                         self.ready = records;
+                        self.ready.retain(|record| self.filter.passes(record));
                     }
                     Err(error) => {
                         self.failed = true;

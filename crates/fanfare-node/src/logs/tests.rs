@@ -17,12 +17,16 @@ fn line(text: impl Into<String>) -> LogLine {
     }
 }
 
+fn wanted(tail_lines: u32, follow: bool) -> Wanted {
+    Wanted { tail_lines, follow, ..Wanted::default() }
+}
+
 fn limits(function_bytes: u64) -> LogLimits {
     LogLimits { function_bytes, ..LogLimits::default() }
 }
 
 async fn texts(store: &LogStore, tail: u32) -> Vec<String> {
-    store.read(F, tail, false).map(|record| record.text).collect().await
+    store.read(F, wanted(tail, false)).map(|record| record.text).collect().await
 }
 
 #[tokio::test]
@@ -36,7 +40,7 @@ async fn the_tail_is_the_last_lines_with_their_numbers() {
     }
     store.flush().await;
     for tail in [0, 1, 10, 4_999, 5_000, 9_999] {
-        let records: Vec<_> = store.read(F, tail, false).collect().await;
+        let records: Vec<_> = store.read(F, wanted(tail, false)).collect().await;
         let first = 5_000_u32.saturating_sub(tail);
         assert_eq!(records.len() as u32, 5_000 - first);
         for (record, n) in records.iter().zip(first..) {
@@ -65,7 +69,7 @@ async fn the_ring_stays_within_its_limit_and_keeps_the_newest() {
         .map(|entry| entry.unwrap().metadata().unwrap().len())
         .sum();
     assert!(on_disk <= limit && on_disk >= limit / 2, "{on_disk}");
-    let records: Vec<_> = store.read(F, u32::MAX, false).collect().await;
+    let records: Vec<_> = store.read(F, wanted(u32::MAX, false)).collect().await;
     assert!(records.len() > 200);
     assert_eq!(records.last().unwrap().seq, 10_000);
     assert!(records.windows(2).all(|pair| pair[0].seq + 1 == pair[1].seq));
@@ -80,7 +84,7 @@ async fn followers_get_each_line_once_and_in_order() {
         sink(line(n.to_string()));
     }
     store.flush().await;
-    let mut reader = store.read(F, 3, true);
+    let mut reader = store.read(F, wanted(3, true));
     for n in 7..10 {
         assert_eq!(reader.next().await.unwrap().text, n.to_string());
     }
@@ -107,7 +111,7 @@ async fn a_reader_that_is_overtaken_goes_on_with_the_oldest_line() {
     let sink = store.sink();
     sink(line("first"));
     store.flush().await;
-    let mut reader = store.read(F, 10, true);
+    let mut reader = store.read(F, wanted(10, true));
     assert_eq!(reader.next().await.unwrap().seq, 1);
     for n in 0..2_000 {
         sink(line(format!("line {n}")));
@@ -143,7 +147,7 @@ async fn logs_outlive_the_process_and_half_a_line_at_the_end() {
     let store = LogStore::open(path, limits(1 << 20)).unwrap();
     store.sink()(line("after"));
     store.flush().await;
-    let records: Vec<_> = store.read(F, 2, false).collect().await;
+    let records: Vec<_> = store.read(F, wanted(2, false)).collect().await;
     assert_eq!((records[0].seq, &records[0].text[..]), (100, "99"));
     assert_eq!((records[1].seq, &records[1].text[..]), (101, "after"));
 }
@@ -160,7 +164,7 @@ async fn what_does_not_fit_the_queue_is_counted_and_said() {
     }
     sink(line("small"));
     store.flush().await;
-    let records: Vec<_> = store.read(F, u32::MAX, false).collect().await;
+    let records: Vec<_> = store.read(F, wanted(u32::MAX, false)).collect().await;
     assert_eq!(records.len(), 2);
     assert_eq!(records[0].text, "small");
     assert!(records[1].text.starts_with("5 lines were dropped"), "{:?}", records[1].text);
@@ -185,7 +189,7 @@ async fn the_quietest_log_makes_room_for_the_others() {
         }
         store.flush().await;
     }
-    let count = |function| store.read(FunctionId(function), u32::MAX, false).count();
+    let count = |function| store.read(FunctionId(function), wanted(u32::MAX, false)).count();
     assert_eq!(count(1).await, 0, "the oldest log is gone");
     assert_eq!(count(5).await, 200, "the newest is whole");
 }
@@ -202,7 +206,7 @@ fn many_readers_do_not_take_all_processors() {
             store.sink()(line(format!("{n} {}", "x".repeat(500))));
         }
         store.flush().await;
-        let readers = (0..50).map(|_| tokio::spawn(store.read(F, 5_000, false).count()));
+        let readers = (0..50).map(|_| tokio::spawn(store.read(F, wanted(5_000, false)).count()));
         for read in futures_util::future::join_all(readers).await {
             assert_eq!(read.unwrap(), 5_000);
         }
@@ -212,4 +216,57 @@ fn many_readers_do_not_take_all_processors() {
     let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
     let most = names.filter(|name| name.trim_end() == NAME).count();
     assert!(most <= 1 + 5 * reader::STEPS_MAX, "{most} threads worked for 50 readers");
+}
+
+/// The texts of those that are selected.
+async fn selected(store: &LogStore, tail_lines: u32, select: LogSelect) -> Vec<String> {
+    let wanted = Wanted { tail_lines, follow: false, select };
+    store.read(F, wanted).map(|record| record.text).collect().await
+}
+
+#[tokio::test]
+async fn lines_are_selected_by_number_sandbox_and_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LogStore::open(dir.path().join("logs"), limits(1 << 20)).unwrap();
+    let sink = store.sink();
+    for n in 0..1_000_u64 {
+        sink(LogLine { sandbox: Some(SandboxId(n % 10)), ..line(format!("line {n}")) });
+    }
+    sink(LogLine { sandbox: None, stream: fanfare_sandbox::LogStream::Platform, ..line("said") });
+    store.flush().await;
+    let all = LogSelect::default();
+    let after = selected(&store, 0, LogSelect { after: Some(998), ..all }).await;
+    assert_eq!(after, ["line 998", "line 999", "said"]);
+    let of = LogSelect { sandbox: Some(SandboxId(3)), ..all };
+    assert_eq!(selected(&store, 3, of).await, ["line 983", "line 993", "said"]);
+    assert_eq!(selected(&store, 10_000, of).await.len(), 101);
+    assert_eq!(selected(&store, 0, of).await, Vec::<String>::new());
+    let hour = Some(Duration::from_secs(3_600));
+    assert_eq!(selected(&store, 10_000, LogSelect { age_max: hour, ..all }).await.len(), 1_001);
+    assert_eq!(selected(&store, 10_000, LogSelect { age_min: hour, ..all }).await.len(), 0);
+    // One that follows goes on with those of the same kind only.
+    let mut follower = store.read(F, Wanted { tail_lines: 1, follow: true, select: of });
+    assert_eq!(follower.next().await.unwrap().text, "said");
+    sink(LogLine { sandbox: Some(SandboxId(4)), ..line("another's") });
+    sink(LogLine { sandbox: Some(SandboxId(3)), ..line("its own") });
+    assert_eq!(follower.next().await.unwrap().text, "its own");
+}
+
+#[tokio::test]
+async fn numbers_go_on_after_a_restart_and_are_known_to_begin_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |name: &str| LogStore::open(dir.path().join(name), limits(1 << 20)).unwrap();
+    let first = open("logs");
+    first.sink()(line("before"));
+    first.flush().await;
+    let id = first.id();
+    drop(first);
+    let second = open("logs");
+    assert_eq!(second.id(), id);
+    second.sink()(line("after"));
+    second.flush().await;
+    let wanted = Wanted { select: LogSelect { after: Some(1), ..LogSelect::default() }, ..Wanted::default() };
+    let records: Vec<_> = second.read(F, wanted).collect().await;
+    assert_eq!(records.iter().map(|r| (r.seq, r.text.as_str())).collect::<Vec<_>>(), [(2, "after")]);
+    assert_ne!(open("others").id(), id);
 }

@@ -134,7 +134,13 @@ async fn the_first_tells_what_all_wrote_and_the_others_that_there_is_no_more() {
     }
     group.node.logs().flush().await;
     let ask = |leader: &Leader, transfer, follow| {
-        leader.tell(ToNode::Logs { transfer, function: rev(1).function, tail_lines: 10, follow });
+        leader.tell(ToNode::Logs {
+            transfer,
+            function: rev(1).function,
+            tail_lines: 10,
+            follow,
+            select: Default::default(),
+        });
     };
     for (transfer, leader) in leaders.values().enumerate() {
         // What follows is the first one's to tell: the others keep quiet, and answer only who waits for an end.

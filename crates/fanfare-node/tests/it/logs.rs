@@ -24,7 +24,13 @@ async fn a_tail_ends_and_a_follower_goes_on_until_the_receiver_closes() {
         (rig.outlets.logs)(line(text));
     }
     rig.node.logs().flush().await;
-    let ask = |transfer, follow| ToNode::Logs { transfer, function: FunctionId(5), tail_lines: 2, follow };
+    let ask = |transfer, follow| ToNode::Logs {
+        transfer,
+        function: FunctionId(5),
+        tail_lines: 2,
+        follow,
+        select: Default::default(),
+    };
 
     leader.tell(ask(1, false));
     let (transfer, lines, _end) = within("the transfer", rig.logs.recv()).await.unwrap();
@@ -52,7 +58,13 @@ async fn readers_beyond_the_limit_are_told_so() {
     let mut open = Vec::new();
     loop {
         let transfer = open.len() as u64;
-        leader.tell(ToNode::Logs { transfer, function: FunctionId(5), tail_lines: 0, follow: true });
+        leader.tell(ToNode::Logs {
+            transfer,
+            function: FunctionId(5),
+            tail_lines: 0,
+            follow: true,
+            select: Default::default(),
+        });
         let (_, mut lines, end) = within("the transfer", rig.logs.recv()).await.unwrap();
         if transfer == 64 {
             let refusal = within("the refusal", lines.next()).await.unwrap();

@@ -12,7 +12,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::args::{DevArgs, LogsArgs, OutputArgs, WaitArgs};
+use crate::args::{DevArgs, LogsArgs, OutputArgs, WaitArgs, WhichLines};
 use crate::commands::{Context, data_plane_url, deploy, function_url, logs};
 use crate::exit::{Exit, Failure};
 use crate::printer::Output;
@@ -197,8 +197,8 @@ impl Session<'_> {
         let context = self.context.clone();
         self.logs = Some(tokio::spawn(async move {
             let output = OutputArgs { output: Output::Text };
-            let args = LogsArgs { name, follow: true, tail: 0, output };
-            if let Err(failure) = logs::copy(&context, &args).await {
+            let args = LogsArgs { name: None, follow: true, which: WhichLines::default(), tail: 0, output };
+            if let Err(failure) = logs::copy(&context, &name, &args).await {
                 context.printer.warning(format_args!("logs are no longer shown: {failure}"));
             }
         }));

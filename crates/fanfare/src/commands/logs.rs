@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fanfare_api::{LogLineDocument, LogStreamName};
+use fanfare_types::FunctionName;
 
 use crate::args::LogsArgs;
 use crate::commands::{Context, data_plane_url, function_url};
@@ -17,28 +18,42 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const CATCH_UP_LINES: u32 = 1_000;
 
 pub(crate) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Failure> {
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => function_of(context, args.which.request.as_deref().unwrap_or_default()).await?,
+    };
     match args.output.output {
         Output::Text | Output::Wide | Output::Json | Output::Yaml => {}
         Output::Name => {
-            context.client.function(&args.name).await?;
-            context.printer.out(&args.name)?;
+            context.client.function(&name).await?;
+            context.printer.out(&name)?;
             return Ok(Exit::Ok);
         }
         Output::Url => {
-            let url = function_url(&data_plane_url(&context.client.status().await?)?, &args.name);
+            let url = function_url(&data_plane_url(&context.client.status().await?)?, &name);
             context.printer.out(url)?;
             return Ok(Exit::Ok);
         }
     }
     tokio::select! {
-        result = copy(context, args) => result,
+        result = copy(context, &name, args) => result,
         // An interrupted follow is a finished one.
         _ = tokio::signal::ctrl_c(), if args.follow => Ok(Exit::Ok),
     }
 }
 
-pub(crate) async fn copy(context: &Context, args: &LogsArgs) -> Result<Exit, Failure> {
-    let mut lines = context.client.logs(&args.name, args.tail, args.follow).await?;
+/// The function that a request was for.
+async fn function_of(context: &Context, request: &str) -> Result<FunctionName, Failure> {
+    let explanation = context.client.explain(request).await?;
+    let name = explanation.requests.iter().find_map(|request| request.function.as_deref());
+    name.and_then(|name| FunctionName::new(name).ok()).ok_or_else(|| {
+        Failure::new(Exit::NotFound, format!("the request {request} was for no function that is there"))
+            .next(format!("`fanfare explain {request}` says what became of it"))
+    })
+}
+
+pub(crate) async fn copy(context: &Context, name: &FunctionName, args: &LogsArgs) -> Result<Exit, Failure> {
+    let mut lines = context.client.logs(name, args.tail, args.follow, &args.which).await?;
     let mut shown = Shown::default();
     let mut failures = 0;
     loop {
@@ -46,7 +61,7 @@ pub(crate) async fn copy(context: &Context, args: &LogsArgs) -> Result<Exit, Fai
             Ok(Some(line)) => {
                 failures = 0;
                 if let Some(missed) = shown.take(&line) {
-                    if missed > 0 {
+                    if missed > 0 && !args.which.has_gaps() {
                         context
                             .printer
                             .warning(format_args!("{missed} lines were dropped or have rotated away"));
@@ -67,7 +82,7 @@ pub(crate) async fn copy(context: &Context, args: &LogsArgs) -> Result<Exit, Fai
             tokio::time::sleep(RETRY_PAUSE * (1 << failures)).await;
             failures += 1;
             let tail = if shown.0.is_empty() { args.tail } else { CATCH_UP_LINES };
-            match context.client.logs(&args.name, tail, true).await {
+            match context.client.logs(name, tail, true, &args.which).await {
                 Ok(lines) => break lines,
                 Err(failure) if failure.is_not_found() => return Err(failure),
                 Err(_) => {}

@@ -10,6 +10,7 @@ mod crashes;
 mod emulation;
 mod explain;
 mod limits;
+mod logs;
 mod revisions;
 mod scaling;
 mod serving;
