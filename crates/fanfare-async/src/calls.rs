@@ -105,7 +105,7 @@ impl Calls {
                 calls.keys.insert((record.function, key.key.clone()), record.id.sequence);
             }
             if record.state == State::Queued {
-                calls.feed.ready(record.function, record.id.sequence, record.payload_bytes());
+                calls.feed.ready(record.function, record.id.sequence, record.ready());
             }
             calls.calls.insert(record.id.sequence, record);
         }
@@ -122,6 +122,7 @@ impl Calls {
     /// Something happened.
     pub fn step(&mut self, now: Now, event: Event, commands: &mut Vec<Command>) {
         match event {
+            Event::Durable { sequence, attempt } => self.feed.prepared(sequence, attempt),
             Event::Assigned { sequence, attempt } => self.feed.assigned(sequence, attempt),
             Event::Ended { sequence, attempt, end } => {
                 // What is not under way any more was cancelled meanwhile.
@@ -131,7 +132,16 @@ impl Calls {
             }
             Event::CalledBack { sequence, taken } => self.called_back(now, sequence, taken),
             Event::Tick => {}
-            Event::Drain => self.draining = true,
+            Event::Drain => {
+                self.draining = true;
+                for sequence in self.feed.ahead() {
+                    self.feed.take_back(sequence);
+                    self.change(now, sequence, |record| {
+                        record.attempts -= 1;
+                        record.state = State::Retrying(now.at);
+                    });
+                }
+            }
         }
         self.settle(now, commands);
     }
@@ -220,9 +230,9 @@ impl Calls {
         self.crowded_out
     }
 
-    /// Attempts of one function that wait for a slot, and those that have one.
+    /// Attempts of one function that are ahead of its queue, wait in it, and have a slot.
     #[cfg(test)]
-    pub(crate) fn feed_counts(&self, function: FunctionId) -> (u32, u32) {
+    pub(crate) fn feed_counts(&self, function: FunctionId) -> (u32, u32, u32) {
         self.feed.counts(function)
     }
 
@@ -266,8 +276,13 @@ impl Calls {
             self.fire(now, timer);
         }
         if !self.draining {
-            while let Some(sequence) = self.feed.next(now.at, &self.limits) {
-                self.start(now, sequence);
+            loop {
+                while let Some(sequence) = self.feed.next(now.at, &self.limits) {
+                    self.prepare(now, sequence);
+                }
+                // What goes through its gate makes room behind it.
+                let Some((sequence, attempt)) = self.feed.admit(now.at) else { break };
+                self.step.effects.push(Command::Start { sequence, attempt });
             }
             while self.callbacks.len() < CALLBACKS_MAX
                 && let Some(sequence) = self.callbacks_due.pop_first()
@@ -299,14 +314,18 @@ impl Calls {
         match timer {
             Timer::Retry(sequence) => {
                 if let Some(record) = self.calls.get(&sequence) {
-                    self.feed.ready(record.function, sequence, record.payload_bytes());
+                    self.feed.ready(record.function, sequence, record.ready());
                 }
             }
             Timer::Age(sequence) => {
-                // One that runs may end in its own time.
+                // One that is in its function's queue may end in its own time.
                 let waits = |record: &Record| matches!(record.state, State::Queued | State::Retrying(_));
-                if self.calls.get(&sequence).is_some_and(waits) {
-                    self.change(now, sequence, |record| record.state = State::Dead(Cause::MaxAge));
+                let ahead = self.feed.take_back(sequence);
+                if ahead || self.calls.get(&sequence).is_some_and(waits) {
+                    self.change(now, sequence, |record| {
+                        record.attempts -= u32::from(ahead);
+                        record.state = State::Dead(Cause::MaxAge);
+                    });
                 }
             }
             Timer::Callback(sequence) => drop(self.callbacks_due.insert(sequence)),
@@ -314,7 +333,7 @@ impl Calls {
         }
     }
 
-    fn start(&mut self, now: Now, sequence: u64) {
+    fn prepare(&mut self, now: Now, sequence: u64) {
         let Some(record) = self.calls.get(&sequence) else { return };
         let (function, attempt) = (record.function, record.attempts + 1);
         self.feed.begin(function, sequence, attempt);
@@ -322,6 +341,6 @@ impl Calls {
             record.state = State::Running;
             record.attempts = attempt;
         });
-        self.step.effects.push(Command::Start { sequence, attempt });
+        self.step.effects.push(Command::Prepare { sequence, attempt });
     }
 }

@@ -1,6 +1,7 @@
 //! What is to be done.
 
-/// In the order in which they are given: first what is to be written, then what is to be done once that is durable.
+/// In the order in which they are given: first what is to be written, then what is to be done once that is durable
+/// ([`Command::Start`] need not wait).
 ///
 /// What is written need not be written as one: bodies come first, then records, each ([`Command::Put`] or
 /// [`Command::Remove`]) with the removals that follow it. A crash may let any first part of that through, as long as
@@ -29,7 +30,14 @@ pub enum Command {
     },
     /// Remove a call's record.
     Remove(u64),
-    /// Begin an attempt.
+    /// Say [`crate::Event::Durable`] once what was ordered before this is.
+    Prepare {
+        /// Whose attempt is about to begin.
+        sequence: u64,
+        /// Its number.
+        attempt: u32,
+    },
+    /// Begin an attempt: at once, for all that it needs is durable already.
     Start {
         /// Whose.
         sequence: u64,

@@ -107,6 +107,13 @@ pub enum End {
 /// Something that needs no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// What [`crate::Command::Prepare`] named is durable, and all that was ordered before it.
+    Durable {
+        /// Whose.
+        sequence: u64,
+        /// Which.
+        attempt: u32,
+    },
     /// An attempt has got its slot.
     Assigned {
         /// Whose.

@@ -16,7 +16,8 @@
 //! shown.
 //!
 //! **Fairness.** At most as many attempts of one function wait for a slot as are executing (but always
-//! [`limits::FEED_MIN`]): a synchronous request never finds a long queue of asynchronous ones before it.
+//! [`limits::FEED_MIN`]): a synchronous request never finds a long queue of asynchronous ones before it. Some more are
+//! written ahead of the queue while executions are short, so that it does not wait for the disk.
 
 mod backoff;
 mod calls;

@@ -28,6 +28,10 @@ pub const AGE_DEFAULT: Duration = Duration::from_secs(6 * 3_600);
 pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Attempts of one function that may always wait for a slot.
 pub const FEED_MIN: u32 = 2;
+/// Attempts of one function that are written ahead of its queue, while its executions are short.
+pub const AHEAD_MAX: u32 = 64;
+/// The same for calls that may run once only: a crash loses those that were written.
+pub const AHEAD_ONCE_MAX: u32 = 8;
 /// Characters of an idempotency key.
 pub const KEY_LEN_MAX: usize = 255;
 /// How long an idempotency key stands for the call that it came with, if that is kept so long.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fanfare_types::{FunctionId, FunctionName, Reason, Timestamp};
 
+use crate::feed::Ready;
 use crate::id::InvocationId;
 
 /// What a crash means for a call whose attempt had begun.
@@ -217,6 +218,11 @@ impl Record {
 
     pub(crate) fn payload_bytes(&self) -> u64 {
         self.payload.map_or(0, |payload| payload.bytes)
+    }
+
+    /// What counts of it before its next attempt.
+    pub(crate) fn ready(&self) -> Ready {
+        Ready { bytes: self.payload_bytes(), once: self.settings.delivery == Delivery::AtMostOnce }
     }
 
     /// The last moment at which an attempt may begin.

@@ -151,7 +151,17 @@ impl Bench {
         let (writes, effects) = split(&self.calls, commands);
         self.log.apply(writes);
         self.log.check();
-        effects
+        // Durable already.
+        let mut done = Vec::new();
+        for effect in effects {
+            match effect {
+                Command::Prepare { sequence, attempt } => {
+                    done.extend(self.step(Event::Durable { sequence, attempt }));
+                }
+                effect => done.push(effect),
+            }
+        }
+        done
     }
 
     fn offer(&mut self, offer: Offer) -> (crate::InvocationId, Vec<Command>) {

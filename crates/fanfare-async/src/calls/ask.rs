@@ -106,10 +106,14 @@ impl Calls {
             _ => {}
         }
         let attempt = record.attempts;
+        let ahead = self.feed.take_back(id.sequence);
         if self.feed.end(id.sequence, attempt) {
             self.step.effects.push(Command::Abort { sequence: id.sequence, attempt });
         }
-        self.change(now, id.sequence, |record| record.state = State::Cancelled);
+        self.change(now, id.sequence, |record| {
+            record.attempts -= u32::from(ahead);
+            record.state = State::Cancelled;
+        });
         self.settle(now, commands);
         Ok(())
     }
@@ -174,7 +178,7 @@ impl Calls {
         };
         self.count(&record);
         self.arm(&record);
-        self.feed.ready(record.function, sequence, record.payload_bytes());
+        self.feed.ready(record.function, sequence, record.ready());
         self.calls.insert(sequence, record);
         self.step.touched.insert(sequence);
         id

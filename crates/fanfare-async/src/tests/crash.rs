@@ -91,7 +91,13 @@ impl World {
     }
 
     fn settle(&mut self, commands: Vec<Command>, acknowledged: Option<InvocationId>) {
-        let (writes, effects) = split(&self.calls, commands);
+        let (writes, mut effects) = split(&self.calls, commands);
+        for start in effects.extract_if(.., |effect| matches!(effect, Command::Start { .. })) {
+            let Command::Start { sequence, attempt } = start else { continue };
+            let durable = self.log.records.get(&sequence).is_some_and(|record| record.attempts >= attempt);
+            assert!(durable, "the number is on disk before the attempt begins");
+            self.attempts.push((sequence, attempt, false));
+        }
         self.pending.push_back((writes, effects, acknowledged));
     }
 
@@ -109,11 +115,7 @@ impl World {
         }
         for effect in effects {
             match effect {
-                Command::Start { sequence, attempt } => {
-                    let record = &self.log.records[&sequence];
-                    assert!(record.attempts >= attempt, "the number is on disk before the attempt begins");
-                    self.attempts.push((sequence, attempt, false));
-                }
+                Command::Prepare { sequence, attempt } => self.step(Event::Durable { sequence, attempt }),
                 Command::Abort { sequence, attempt } => {
                     self.attempts.retain(|(s, a, _)| (*s, *a) != (sequence, attempt));
                 }

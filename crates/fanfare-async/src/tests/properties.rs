@@ -1,5 +1,7 @@
 //! What holds in every order of events.
 
+use std::collections::VecDeque;
+
 use fanfare_types::FunctionId;
 use proptest::prelude::*;
 
@@ -20,18 +22,27 @@ proptest! {
         let mut calls = Calls::new(limits.clone());
         let mut under_way: Vec<(u64, bool, u64)> = Vec::new();
         let bytes: Vec<u64> = functions.iter().map(|(_, bytes)| *bytes).collect();
-        let take = |calls: &Calls, commands: Vec<Command>, under_way: &mut Vec<(u64, bool, u64)>| {
-            for effect in split(calls, commands).1 {
-                if let Command::Start { sequence, attempt } = effect {
-                    assert_eq!(attempt, 1);
-                    let function = FunctionId(functions[sequence as usize - 1].0);
-                    let (waiting, executing) = calls.feed_counts(function);
-                    assert!(waiting <= executing.max(FEED_MIN), "{waiting} wait, {executing} execute");
-                    assert!(waiting + executing <= 6, "half of all");
-                    under_way.push((sequence, false, bytes[sequence as usize - 1]));
+        let take = |calls: &mut Calls, commands: Vec<Command>, under_way: &mut Vec<(u64, bool, u64)>| {
+            let mut effects: VecDeque<_> = split(calls, commands).1.into();
+            while let Some(effect) = effects.pop_front() {
+                match effect {
+                    Command::Prepare { sequence, attempt } => {
+                        let mut commands = Vec::new();
+                        calls.step(at(0), Event::Durable { sequence, attempt }, &mut commands);
+                        effects.extend(split(calls, commands).1);
+                    }
+                    Command::Start { sequence, attempt } => {
+                        assert_eq!(attempt, 1);
+                        let function = FunctionId(functions[sequence as usize - 1].0);
+                        let (ahead, waiting, executing) = calls.feed_counts(function);
+                        assert!(waiting <= executing.max(FEED_MIN), "{waiting} wait, {executing} execute");
+                        assert!(ahead + waiting + executing <= 6, "half of all");
+                        under_way.push((sequence, false, bytes[sequence as usize - 1]));
+                    }
+                    _ => {}
                 }
             }
-            assert!(under_way.len() <= limits.running_max);
+            assert!(calls.running() <= limits.running_max);
             let sum: u64 = under_way.iter().map(|(_, _, bytes)| bytes).sum();
             assert!(sum <= limits.running_bytes_max || under_way.len() == 1, "{sum}");
         };
@@ -39,7 +50,7 @@ proptest! {
             let mut commands = Vec::new();
             let offered = Offer { payload_bytes: *bytes, ..offer(*function) };
             calls.offer(at(0), offered, &mut commands).unwrap();
-            take(&calls, commands, &mut under_way);
+            take(&mut calls, commands, &mut under_way);
         }
         let mut picks = picks.into_iter().chain(std::iter::repeat((0, true)));
         while !under_way.is_empty() {
@@ -55,7 +66,7 @@ proptest! {
             };
             let mut commands = Vec::new();
             calls.step(at(0), event, &mut commands);
-            take(&calls, commands, &mut under_way);
+            take(&mut calls, commands, &mut under_way);
         }
         prop_assert_eq!((calls.open(), calls.all().count()), (0, functions.len()));
     }

@@ -28,7 +28,8 @@ fn a_call_runs_once_it_is_written_and_ends_with_its_answer() {
     let mut commands = Vec::new();
     let accepted = bench.calls.offer(at(5), offer(1), &mut commands).unwrap();
     let Accepted::New(id) = accepted else { panic!("{accepted:?}") };
-    assert_eq!(commands, [Command::PutPayload(1), Command::Put(1), start(1, 1)]);
+    let prepare = Command::Prepare { sequence: 1, attempt: 1 };
+    assert_eq!(commands, [Command::PutPayload(1), Command::Put(1), prepare]);
     assert_eq!(bench.settle(commands), [start(1, 1)]);
     assert_eq!(
         bench.log.records[&1].state,
@@ -129,9 +130,8 @@ fn retry_after_is_waited_for_and_others_go_on() {
 #[test]
 fn a_refusal_by_the_platform_is_no_attempt_and_pauses_the_function() {
     let mut bench = Bench::new();
-    for _ in 0..5 {
-        bench.offer(offer(1));
-    }
+    bench.offer(offer(1));
+    bench.offer(offer(1));
     bench.offer(offer(2));
     let mut pauses = Vec::new();
     for _ in 0..12 {
@@ -143,7 +143,7 @@ fn a_refusal_by_the_platform_is_no_attempt_and_pauses_the_function() {
         assert_eq!(effects, [start(1, 1), start(2, 1)], "with the same number, for none was used");
     }
     assert_eq!(pauses, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000, 30_000]);
-    assert_eq!(bench.calls.at(6).unwrap().state, State::Running, "other functions do not");
+    assert_eq!(bench.calls.at(3).unwrap().state, State::Running, "other functions do not");
     bench.assign(1, 1);
     bench.end(2, 1, refused(Reason::NoCapacity));
     assert_eq!(bench.wait().0.as_millis(), 100, "a slot ends the series");
@@ -160,8 +160,54 @@ fn no_more_wait_for_a_slot_than_execute_but_always_two() {
     assert_eq!(bench.assign(1, 1), [start(3, 1)]);
     assert_eq!(bench.assign(2, 1), [start(4, 1)]);
     assert_eq!(bench.assign(3, 1), [start(5, 1), start(6, 1)]);
-    assert_eq!(bench.calls.feed_counts(FunctionId(1)), (3, 3));
+    assert_eq!(bench.calls.feed_counts(FunctionId(1)), (2, 3, 3));
     assert_eq!(bench.end(3, 1, answered(200)), [Command::Finished(3)], "as many wait as may already");
+}
+
+#[test]
+fn short_executions_are_written_ahead_and_long_ones_are_not() {
+    let mut bench = Bench::new();
+    for _ in 0..400 {
+        bench.offer(offer(1));
+    }
+    // The disk is behind: what is prepared comes only when all that may be is under way.
+    let mut under_way: std::collections::VecDeque<u64> = [1, 2].into();
+    let mut ahead = 0;
+    for _ in 0..40 {
+        let sequence = under_way.pop_front().unwrap();
+        let mut commands = Vec::new();
+        for event in [
+            Event::Assigned { sequence, attempt: 1 },
+            Event::Ended { sequence, attempt: 1, end: answered(200) },
+        ] {
+            bench.calls.step(at(0), event, &mut commands);
+        }
+        let started = |command: &Command| match command {
+            Command::Start { sequence, .. } => Some(*sequence),
+            _ => None,
+        };
+        under_way.extend(commands.iter().filter_map(started));
+        ahead = ahead.max(bench.calls.feed_counts(FunctionId(1)).0);
+        if under_way.is_empty() {
+            let running = |record: &&crate::Record| record.state == State::Running;
+            let running: Vec<_> = bench.calls.all().filter(running).map(|r| r.id.sequence).collect();
+            for sequence in running {
+                let mut commands = Vec::new();
+                bench.calls.step(at(0), Event::Durable { sequence, attempt: 1 }, &mut commands);
+                under_way.extend(commands.iter().filter_map(started));
+            }
+        }
+    }
+    assert!((16..=limits::AHEAD_MAX).contains(&ahead), "{ahead}");
+    let mut bench = Bench::new();
+    for _ in 0..50 {
+        bench.offer(offer(1));
+    }
+    for sequence in 1..20 {
+        bench.assign(sequence, 1);
+        bench.end(sequence, 1, answered(200));
+        assert!(bench.calls.feed_counts(FunctionId(1)).0 <= 2, "the disk is never behind");
+    }
 }
 
 #[test]

@@ -269,7 +269,11 @@ pub(crate) fn units(
             }
             Command::DropPayload { key, bytes } => drop_body(Kind::Payload, key, bytes, units),
             Command::DropResult { sequence, bytes } => drop_body(Kind::Result, sequence, bytes, units),
-            Command::Start { .. } | Command::Abort { .. } | Command::CallBack(_) | Command::Finished(_) => {}
+            Command::Prepare { .. }
+            | Command::Start { .. }
+            | Command::Abort { .. }
+            | Command::CallBack(_)
+            | Command::Finished(_) => {}
         }
     }
 }

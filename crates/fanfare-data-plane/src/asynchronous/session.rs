@@ -226,7 +226,13 @@ impl Session {
         let before = self.units.len();
         log::units(&self.calls, &commands, |_, _| body.cloned(), &mut self.units);
         self.unit_bytes += self.units[before..].iter().map(Unit::bytes).sum::<usize>();
-        self.then.extend(commands.into_iter().filter(|command| !command.is_write()).map(Then::Do));
+        for command in commands.into_iter().filter(|command| !command.is_write()) {
+            match command {
+                // What it needs is durable already; it must not wait for what others need.
+                Command::Start { sequence, attempt } => self.start(sequence, attempt),
+                command => self.then.push(Then::Do(command)),
+            }
+        }
     }
 
     fn hear(&mut self) {
@@ -255,6 +261,7 @@ impl Session {
     /// Begins nothing more. What has no slot yet waits for the next data plane in the log, not here.
     fn drain(&mut self) {
         self.step(Event::Drain);
+        self.fresh.clear();
         // Whoever has got a slot has said so: on this thread, before anything was sent.
         self.hear();
         let waiting = self.attempts.iter().filter(|(sequence, _)| !self.calls.is_executing(**sequence));
@@ -273,7 +280,9 @@ impl Session {
     fn act(&mut self, then: Then) {
         match then {
             Then::Tell(tell) => tell(),
-            Then::Do(Command::Start { sequence, attempt }) => self.start(sequence, attempt),
+            Then::Do(Command::Prepare { sequence, attempt }) => {
+                self.step(Event::Durable { sequence, attempt });
+            }
             Then::Do(Command::Abort { sequence, .. }) => {
                 if let Some((_, task)) = self.attempts.remove(&sequence) {
                     task.abort();
@@ -291,6 +300,8 @@ impl Session {
                 }
             }
             Then::Do(Command::Finished(sequence)) => {
+                // Of one that ended before it was begun.
+                self.fresh.remove(&sequence);
                 for watcher in self.watchers.remove(&sequence).unwrap_or_default() {
                     // Whoever waited may have left.
                     let _ = watcher.send(());

@@ -19,7 +19,7 @@ impl Session {
             Ask::Offer { offer, payload, room, tell } => {
                 let answer = self.calls.offer(now, offer, &mut commands);
                 for command in &commands {
-                    if let (Command::Start { sequence, .. }, Ok(Accepted::New(id))) = (command, answer)
+                    if let (Command::Prepare { sequence, .. }, Ok(Accepted::New(id))) = (command, answer)
                         && *sequence == id.sequence
                     {
                         self.fresh.insert(*sequence, payload.clone());
