@@ -74,7 +74,9 @@ async fn the_command_line_calls_looks_cancels_and_replays(cluster: Cluster) -> C
     let status: serde_json::Value =
         serde_json::from_str(&out(&["async", "status", &id, "-o", "json"])).unwrap();
     assert_eq!((status["state"].as_str(), status["status"].as_u64()), (Some("failed"), Some(418)));
-    cluster.cli_ok(&["update", "work", "--env", "STATUS=200"]);
+    // The replay is for the function that has the name now.
+    cluster.cli_ok(&["delete", "work"]);
+    cluster.deploy_python("work", source, &[]);
     let again = out(&["async", "replay", &id]);
     assert_eq!(out(&["async", "result", &again, "--wait", "20s"]), "done");
     let listed = out(&["async", "list", "--function", "work", "--state", "succeeded", "-o", "name"]);
