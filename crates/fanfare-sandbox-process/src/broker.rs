@@ -68,13 +68,16 @@ pub(crate) async fn keep<T>(
         if launcher.borrow().is_none() || path.exists() {
             continue;
         }
-        let mut current = broker.lock();
-        // Without one the runtime has been shut down.
-        if current.is_some() {
-            match Broker::start(&path, lookup.clone()) {
-                Ok(started) => *current = Some(started),
-                Err(error) => tracing::error!(%error, "the broker cannot be started again"),
+        match Broker::start(&path, lookup.clone()) {
+            Ok(started) => {
+                let mut current = broker.lock();
+                // Without one the runtime has been shut down, and its socket removed.
+                match *current {
+                    Some(_) => *current = Some(started),
+                    None => drop(std::fs::remove_file(&path)),
+                }
             }
+            Err(error) => tracing::error!(%error, "the broker cannot be started again"),
         }
     }
 }

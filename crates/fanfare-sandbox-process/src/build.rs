@@ -52,7 +52,8 @@ pub(crate) struct Build {
 }
 
 impl Build {
-    /// Runs it to its end. `kind` is the failure when it does not end with status 0.
+    /// Runs it to its end. `kind` is the failure when it does not end with status 0 for a reason of its own: whatever
+    /// another try could be without is the node's.
     pub(crate) async fn run(
         mut self,
         shared: &Arc<Shared>,
@@ -74,15 +75,19 @@ impl Build {
             Ended::Status(Some(status)) => {
                 let status =
                     <std::process::ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw(status);
-                Err(failure(kind, format!("{}: {status}", self.what)))
+                Err(match self.egress.as_ref().and_then(|policy| policy.trouble()) {
+                    // Another try may find the network better.
+                    Some(trouble) => node_failure(self.what, format!("{status}, after {trouble}")),
+                    None => failure(kind, format!("{}: {status}", self.what)),
+                })
             }
-            Ended::Status(None) => Err(failure(kind, format!("{}: killed", self.what))),
+            Ended::Status(None) => Err(node_failure(self.what, "killed")),
             Ended::TooLarge => Err(failure(
                 kind,
                 format!("{}: more than {} MiB, the limit of one", self.what, limits::DEPS_BYTES_MAX >> 20),
             )),
             Ended::Late => {
-                Err(failure(kind, format!("{}: not done after {} s", self.what, self.timeout.as_secs())))
+                Err(node_failure(self.what, format!("not done after {} s", self.timeout.as_secs())))
             }
         });
         if result.is_err() {

@@ -50,9 +50,7 @@ pub(crate) fn sweep(run_dir: &Path) {
             remove_cgroup(&path);
         });
     }
-    for entry in ["s", "t"] {
-        let _ = fs::remove_dir_all(run_dir.join(entry));
-    }
+    let _ = fs::remove_dir_all(run_dir.join("s"));
     let _ = fs::remove_file(run_dir.join("broker"));
     let _ = fs::remove_dir(run_dir.join("root"));
     Cgroups::close(&instance);
@@ -130,10 +128,7 @@ pub(crate) fn orphans(run_dir: &Path, owners: &BTreeSet<String>) -> io::Result<V
     let (held, left): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(owner, _)| owners.contains(owner));
     let held: BTreeSet<Item> = held.into_iter().flat_map(|(_, items)| items).collect();
     let mut found: BTreeSet<Item> = left.into_iter().flat_map(|(_, items)| items).filter(exists).collect();
-    for dir in ["s", "t"] {
-        let kind = if dir == "s" { Kind::Socket } else { Kind::File };
-        found.extend(children(&run_dir.join(dir)).map(|path| Item::path(kind, &path)));
-    }
+    found.extend(children(&run_dir.join("s")).map(|path| Item::path(Kind::Socket, &path)));
     for base in Cgroups::existing(&instance(run_dir)) {
         for path in children(&base).filter(|path| path.is_dir()) {
             let item = Item::path(Kind::Cgroup, &path);

@@ -90,9 +90,6 @@ pub(crate) async fn lock(run_dir: &Path) -> io::Result<OwnedFd> {
     match tokio::time::timeout(LOCK_TIMEOUT, locked).await {
         Ok(Ok(result)) => Ok(result?),
         Ok(Err(e)) => Err(io::Error::other(e)),
-        Err(_) => Err(io::Error::new(
-            io::ErrorKind::AddrInUse,
-            format!("{} is in use by another runtime", run_dir.display()),
-        )),
+        Err(_) => Err(in_use(run_dir)),
     }
 }

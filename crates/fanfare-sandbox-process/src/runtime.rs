@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::broker::{self, Broker};
 use crate::cgroup::Cgroups;
+use crate::deps::Store;
 use crate::isolation::Isolation;
 use crate::launcher::protocol::Config;
 use crate::link::{LinkOptions, Links};
@@ -52,6 +53,7 @@ impl ProcessRuntime {
         let prepared = tokio::task::spawn_blocking(move || {
             run_dir::warn_of_a_disk(&swept);
             recover::sweep(&swept);
+            Store::sweep(&data_dir.join("deps"), &recover::instance(&swept));
             run_dir::make(&swept)?;
             Ok::<_, io::Error>((Shims::install(&data_dir)?, Cgroups::detect(&recover::instance(&swept))))
         });
@@ -266,7 +268,7 @@ async fn gone(mut gone: tokio::sync::watch::Receiver<bool>) {
 
 /// Releases what is kept for a revision that has no sandboxes any more.
 async fn release(shared: &Shared, revision: &Revision) {
+    shared.release_deps(revision.spec.id);
     revision.zygotes.close().boxed().await;
-    shared.deps.release(revision.spec.id);
     shared.release_uid(revision);
 }

@@ -19,6 +19,7 @@ use crate::deps::Store;
 use crate::journal::{Item, Journal, Kind};
 use crate::link::Links;
 use crate::options::ProcessOptions;
+use crate::recover;
 use crate::revision::{Revision, failure, node_failure};
 use crate::run_dir;
 
@@ -92,7 +93,11 @@ impl Shared {
     ) -> Self {
         Shared {
             journal: Journal::new(&options.run_dir),
-            deps: Store::new(options.data_dir.join("deps"), options.deps_bytes_max),
+            deps: Store::new(
+                options.data_dir.join("deps"),
+                options.deps_bytes_max,
+                &recover::instance(&options.run_dir),
+            ),
             options,
             outlets,
             root,
@@ -145,6 +150,14 @@ impl Shared {
     /// Every revision, taken out.
     pub(crate) fn take_revisions(&self) -> Vec<Arc<Revision>> {
         std::mem::take(&mut self.revisions.lock().known).into_values().collect()
+    }
+
+    /// Lets go of the dependencies of a revision that was taken out, unless it is in use again, with a claim of its own.
+    pub(crate) fn release_deps(&self, id: RevisionId) {
+        let revisions = self.revisions.lock();
+        if !revisions.known.contains_key(&id) {
+            self.deps.release(id);
+        }
     }
 
     /// Gives a revision's user back; nothing of it may be left.

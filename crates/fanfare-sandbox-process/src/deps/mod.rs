@@ -2,6 +2,7 @@
 
 mod node;
 mod python;
+mod size;
 mod store;
 
 use std::fs;
@@ -18,7 +19,8 @@ use crate::shared::Shared;
 
 pub(crate) use node::node;
 pub(crate) use python::python;
-pub(crate) use store::{Store, size};
+pub(crate) use size::size;
+pub(crate) use store::Store;
 
 /// How long an installation may take.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -34,9 +36,8 @@ async fn installed<F: Future<Output = Result<(), StartFailure>>>(
     if let Some(there) = shared.deps.claim(id, key) {
         return Ok(there);
     }
-    let dir = shared.deps.dir();
-    fs::create_dir_all(dir).map_err(|e| node_failure("dependencies", e))?;
-    let out = dir.join(format!(".{}-{}", shared.other_name("install"), std::process::id()));
+    let out =
+        shared.deps.place(&shared.other_name("install")).map_err(|e| node_failure("dependencies", e))?;
     if let Err(failure) = install(out.clone()).await {
         let _ = tokio::task::spawn_blocking(move || fs::remove_dir_all(out)).await;
         return Err(failure);

@@ -2,8 +2,8 @@
 //!
 //! What runs there is partly of the function's author (the set-up scripts of packages), so it must not be in the host's
 //! network, where the node's own services, abstract sockets and a cloud's metadata service trust whoever reaches them.
-//! The proxy connects to public addresses on the ports of the web, and to what the daemon's own settings for pip name.
-//! It speaks what pip speaks: `CONNECT` (RFC 9110, section 9.3.6) and requests in absolute form.
+//! The proxy connects to public addresses on the ports of the web, and to what the daemon's own settings for pip or npm name.
+//! It speaks what they speak: `CONNECT` (RFC 9110, section 9.3.6) and requests in absolute form.
 
 mod policy;
 
@@ -60,9 +60,7 @@ pub(crate) async fn serve(listener: TcpListener, policy: Arc<Policy>, log: Log) 
 async fn relay(mut client: TcpStream, policy: &Policy, log: &Log) -> io::Result<()> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     let request = timeout(STEP_TIMEOUT, Request::read(&mut client)).await.map_err(late)??;
-    let connect = policy.connect(&request.target, request.is_tunnel);
-    let route = timeout(STEP_TIMEOUT, connect).await.unwrap_or_else(|_| Err("it does not answer".into()));
-    let (mut server, head) = match route {
+    let (mut server, head) = match policy.connect(&request.target, request.is_tunnel).await {
         Ok(Route::Direct(server)) if request.is_tunnel => {
             client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
             (server, Vec::new())

@@ -2,9 +2,14 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use base64::Engine as _;
+use parking_lot::Mutex;
 use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use super::STEP_TIMEOUT;
 
 /// Ports of public addresses.
 const WEB: [u16; 2] = [80, 443];
@@ -86,6 +91,14 @@ pub(super) enum Route {
     Upstream(TcpStream, String),
 }
 
+/// Why a target is not reached.
+enum Unreached {
+    /// It is not allowed.
+    Refused,
+    /// It is, but was not to be had.
+    Trouble(String),
+}
+
 /// What the daemon's settings allow beside the public web, and the host's proxies.
 #[derive(Clone, Default)]
 pub(crate) struct Policy {
@@ -94,6 +107,8 @@ pub(crate) struct Policy {
     https: Option<Upstream>,
     /// Hosts and domains that are not reached through a proxy.
     no_proxy: Vec<String>,
+    /// The last connection that failed, though it was allowed.
+    trouble: Arc<Mutex<Option<String>>>,
 }
 
 /// Settings may hold passwords.
@@ -112,16 +127,15 @@ impl Policy {
         config: &str,
     ) -> Self {
         let mut policy = Policy::default();
+        // The installer's own, whose order in the environment means nothing: for HTTPS alone goes before for both.
+        let mut own = [None, None];
         for (name, value) in vars {
             let name = name.to_ascii_lowercase();
             match name.as_str() {
                 "http_proxy" => policy.http = Upstream::parse(value),
                 "https_proxy" => policy.https = Upstream::parse(value),
-                name if installer.proxies[1] == name => policy.https = Upstream::parse(value),
-                name if installer.proxies[0] == name => {
-                    policy.http = Upstream::parse(value);
-                    policy.https = policy.http.clone();
-                }
+                name if installer.proxies[0] == name => own[0] = Some(Upstream::parse(value)),
+                name if installer.proxies[1] == name => own[1] = Some(Upstream::parse(value)),
                 "no_proxy" => {
                     policy.no_proxy = value.split(',').map(|s| s.trim().to_ascii_lowercase()).collect();
                 }
@@ -129,32 +143,60 @@ impl Policy {
                 _ => {}
             }
         }
+        let [both, https] = own;
+        if let Some(both) = both {
+            policy.https = both.clone();
+            policy.http = both;
+        }
+        if let Some(https) = https {
+            policy.https = https;
+        }
         policy.named.extend(targets(config));
         policy.named.extend(targets(installer.defaults));
         policy
     }
 
+    /// What kept an allowed target from being reached, if that has happened: another time it may not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
     /// Connects to the target, or says why not.
     pub(super) async fn connect(&self, target: &Target, is_tunnel: bool) -> Result<Route, String> {
+        let connected = timeout(STEP_TIMEOUT, self.route(target, is_tunnel)).await;
+        match connected.unwrap_or_else(|_| Err(Unreached::Trouble("it does not answer".into()))) {
+            Ok(route) => Ok(route),
+            Err(Unreached::Refused) => Err(
+                "only public addresses on ports 80 and 443 may be reached, and what the node's settings for the installer name"
+                    .to_owned(),
+            ),
+            Err(Unreached::Trouble(why)) => {
+                *self.trouble.lock() = Some(format!("no connection to {target}: {why}"));
+                Err(why)
+            }
+        }
+    }
+
+    async fn route(&self, target: &Target, is_tunnel: bool) -> Result<Route, Unreached> {
         let allowed = |ip: IpAddr| self.named.contains(target) || WEB.contains(&target.port) && is_public(ip);
-        let refusal = "only public addresses on ports 80 and 443 may be reached, and what the node's settings for the installer name";
         let upstream = if is_tunnel { &self.https } else { &self.http };
         if let Some(upstream) = upstream.as_ref().filter(|_| !self.bypasses(&target.host)) {
             // Its resolver decides what a name means; an address means itself.
             let ip = target.host.parse().unwrap_or(IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)));
             if !allowed(ip) || target.host == "localhost" {
-                return Err(refusal.to_owned());
+                return Err(Unreached::Refused);
             }
             let address = (upstream.target.host.as_str(), upstream.target.port);
-            let stream = TcpStream::connect(address).await.map_err(|e| format!("the node's proxy: {e}"))?;
+            let trouble = |e| Unreached::Trouble(format!("the node's proxy: {e}"));
+            let stream = TcpStream::connect(address).await.map_err(trouble)?;
             return Ok(Route::Upstream(stream, upstream.authorization.clone()));
         }
-        let found = lookup_host((target.host.as_str(), target.port)).await.map_err(|e| e.to_string())?;
-        let mut why = refusal.to_owned();
-        for address in found.filter(|address| allowed(address.ip())) {
+        let found = lookup_host((target.host.as_str(), target.port)).await;
+        let mut why = Unreached::Refused;
+        for address in found.map_err(|e| Unreached::Trouble(e.to_string()))?.filter(|a| allowed(a.ip())) {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok(Route::Direct(stream)),
-                Err(error) => why = error.to_string(),
+                Err(error) => why = Unreached::Trouble(error.to_string()),
             }
         }
         Err(why)
@@ -320,6 +362,35 @@ mod tests {
             assert_eq!(policy.bypasses(host), direct, "{host}");
         }
         assert!(!format!("{policy:?}").contains("ss"), "{policy:?}");
+    }
+
+    #[test]
+    fn the_proxy_for_https_alone_goes_first_in_any_order() {
+        let mut vars = [
+            ("npm_config_proxy", "http://both.example:1"),
+            ("npm_config_https_proxy", "http://https.example:2"),
+            ("https_proxy", "http://general.example:3"),
+        ];
+        for _ in 0..vars.len() {
+            vars.rotate_left(1);
+            let policy = Policy::new(&NPM, vars.into_iter(), "");
+            let target = |upstream: &Option<Upstream>| upstream.as_ref().map(|u| u.target.to_string());
+            assert_eq!(target(&policy.http).as_deref(), Some("both.example:1"), "{vars:?}");
+            assert_eq!(target(&policy.https).as_deref(), Some("https.example:2"), "{vars:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_is_no_trouble_of_the_network() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let index = format!("http://{closed}/simple");
+        let policy = Policy::new(&PIP, [("PIP_INDEX_URL", index.as_str())].into_iter(), "");
+        let target = |text: &str| Target::parse(text, 80).unwrap();
+        assert!(policy.connect(&target("127.0.0.1:1"), false).await.is_err());
+        assert_eq!(policy.trouble(), None, "it is not allowed");
+        assert!(policy.connect(&target(&closed.to_string()), false).await.is_err());
+        let trouble = policy.trouble().unwrap();
+        assert!(trouble.contains(&closed.to_string()) && trouble.contains("refused"), "{trouble}");
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(crate) struct Zygotes {
     current: Attempts<Template>,
     /// Ends the making of one.
     stop: Arc<Notify>,
-    /// What the import that is under way writes.
+    /// What the import that is under way writes, or the last one that failed.
     importing: Mutex<Option<Log>>,
     /// Those that have ended, until nothing of them is left.
     leaving: Mutex<Vec<watch::Receiver<bool>>>,
@@ -95,7 +95,7 @@ impl Zygotes {
         made.await.map_err(|e| node_failure("template", e))?
     }
 
-    /// The log of the import that is under way.
+    /// The log of the import that is under way, or of the last one that failed.
     pub(crate) fn importing(&self) -> Option<Log> {
         self.importing.lock().clone()
     }

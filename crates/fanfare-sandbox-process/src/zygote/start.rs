@@ -58,7 +58,10 @@ pub(super) async fn start(
         }
         () = stop.notified() => Err(failure(StartFailureKind::Node, "the revision was removed while it was imported")),
     };
-    revision.zygotes.importing.lock().take();
+    // After one that failed it stays: a sandbox whose own time ran out at the same moment has nothing else to show.
+    if made.is_ok() {
+        revision.zygotes.importing.lock().take();
+    }
     match made {
         Ok(Some((control, pid))) => {
             let (gone_sender, gone) = watch::channel(false);
