@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare_sandbox::LogStream;
 use fanfare_types::{FunctionId, StartFailure, StartFailureKind, limits};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -39,6 +40,8 @@ pub(crate) struct Build {
     pub(crate) uid: Option<u32>,
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<String>,
+    /// What its log begins with.
+    pub(crate) note: Option<&'static str>,
     /// Its working directory, inside.
     pub(crate) cwd: &'static str,
     pub(crate) binds: Vec<Bind>,
@@ -64,6 +67,9 @@ impl Build {
         let owner = shared.own(&name);
         let cgroup = Arc::new(shared.make(&name, LIMITS, &[(Kind::File, self.out.clone())])?);
         let log = Log::new(shared.outlets.logs.clone(), self.function, None);
+        if let Some(note) = self.note {
+            log.line(LogStream::Platform, note.to_owned());
+        }
         let result = self.attempt(shared, &name, &cgroup, &log).await;
         cgroup.kill();
         let result = result.and_then(|ended| match ended {

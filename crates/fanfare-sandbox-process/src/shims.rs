@@ -109,6 +109,7 @@ impl Shims {
             uid: revision.uid,
             argv: std::iter::once(text(python)?).chain(argv.map(str::to_owned)).collect(),
             env: vec!["LANG=C.UTF-8".to_owned(), "HOME=/tmp".to_owned()],
+            note: None,
             cwd: "/",
             binds: vec![Bind { from: text(&self.dir)?, to: SHIM_DIR.to_owned(), writable: false }],
             egress: None,
@@ -138,7 +139,7 @@ fn read_made(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a file so that others see all of it or nothing.
-fn publish(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+pub(crate) fn publish(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let path = dir.join(name);
     if fs::read(&path).is_ok_and(|there| there == content) {
         return Ok(());
@@ -146,7 +147,11 @@ fn publish(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let part = dir.join(format!(".{name}.{}", std::process::id()));
     fs::write(&part, content)?;
     fs::set_permissions(&part, fs::Permissions::from_mode(0o644))?;
-    fs::rename(&part, &path)
+    match fs::rename(&part, &path) {
+        // Another was writing the same, and was faster.
+        Err(_) if fs::read(&path).is_ok_and(|there| there == content) => Ok(()),
+        other => other,
+    }
 }
 
 #[cfg(test)]

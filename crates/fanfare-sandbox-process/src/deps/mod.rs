@@ -2,6 +2,7 @@
 
 mod node;
 mod python;
+mod secrets;
 mod size;
 mod store;
 

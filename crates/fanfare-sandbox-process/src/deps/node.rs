@@ -12,6 +12,7 @@ use fanfare_types::{StartFailure, StartFailureKind};
 use serde_json::{Map, Value};
 
 use crate::build::Build;
+use crate::deps::secrets;
 use crate::egress::{self, Policy};
 use crate::revision::{Revision, failure, node_failure, text};
 use crate::root::OUT_DIR;
@@ -154,12 +155,14 @@ async fn install(
     let mut files = vec![(MANIFEST, manifest)];
     files.extend(lock);
     let modules = out.join(MODULES);
+    let (env, kept_back) = environment(vars.into_iter());
     let build = Build {
         what: "deps",
         function: revision.spec.id.function,
         uid: revision.uid,
         argv,
-        env: environment(vars.into_iter()),
+        env,
+        note: kept_back.then_some(secrets::NOTE),
         // Not by `--prefix`, which would move its global settings there, too.
         cwd: OUT_DIR,
         binds: Vec::new(),
@@ -185,8 +188,9 @@ fn checked(modules: &Path) -> Result<(), StartFailure> {
     }
 }
 
-/// npm's environment: what the daemon's own says about npm, and the only way out.
-fn environment(vars: impl Iterator<Item = (String, String)>) -> Vec<String> {
+/// npm's environment: what the daemon's own says about npm, without credentials, and the only way out. Also whether there
+/// were credentials.
+fn environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>, bool) {
     let proxy = format!("http://127.0.0.1:{}", egress::PORT);
     let mut env: Vec<String> = [
         "PATH=/usr/local/bin:/usr/bin:/bin",
@@ -201,14 +205,18 @@ fn environment(vars: impl Iterator<Item = (String, String)>) -> Vec<String> {
     for name in ["http_proxy", "https_proxy", "npm_config_proxy", "npm_config_https_proxy"] {
         env.push(format!("{name}={proxy}"));
     }
+    let mut kept_back = false;
     for (name, value) in vars {
         let setting = name.to_ascii_lowercase().strip_prefix("npm_config_").map(|s| s.replace('-', "_"));
-        match setting {
-            Some(setting) if !OWN_SETTINGS.contains(&setting.as_str()) => env.push(format!("{name}={value}")),
-            _ => {}
+        let Some(setting) = setting.filter(|s| !OWN_SETTINGS.contains(&s.as_str())) else { continue };
+        let kept = secrets::without_credentials(&value);
+        kept_back |= kept != value;
+        match secrets::is_npm_credential(&setting) {
+            true => kept_back = true,
+            false => env.push(format!("{name}={kept}")),
         }
     }
-    env
+    (env, kept_back)
 }
 
 #[cfg(test)]
@@ -240,16 +248,30 @@ mod tests {
 
     #[test]
     fn npm_gets_what_concerns_it_and_nothing_else() {
-        let vars = [
+        let of = |vars: &[(&str, &str)]| {
+            let owned: Vec<_> = vars.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            environment(owned.into_iter())
+        };
+        let plain = [
             ("NPM_CONFIG_REGISTRY", "https://registry"),
             ("npm_config_https_proxy", "http://proxy"),
             ("npm_config_userconfig", "/root/.npmrc"),
             ("AWS_SECRET_ACCESS_KEY", "canary"),
         ];
-        let env = environment(vars.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
-        assert!(env.contains(&"NPM_CONFIG_REGISTRY=https://registry".to_owned()), "{env:?}");
+        let (env, kept_back) = of(&plain);
+        assert!(!kept_back && env.contains(&"NPM_CONFIG_REGISTRY=https://registry".to_owned()), "{env:?}");
         for absent in ["//proxy", "canary", ".npmrc"] {
             assert!(!env.iter().any(|e| e.contains(absent)), "{absent}: {env:?}");
+        }
+        for (name, value) in [
+            ("npm_config_//registry/:_authToken", "canary"),
+            ("NPM_CONFIG__AUTH", "canary"),
+            ("npm_config__password", "canary"),
+            ("npm_config_@scope:registry", "https://me:canary@scoped/"),
+        ] {
+            let (env, kept_back) = of(&[plain[0], (name, value)]);
+            assert!(kept_back && env.contains(&"NPM_CONFIG_REGISTRY=https://registry".to_owned()), "{env:?}");
+            assert!(!env.iter().any(|e| e.contains("canary")), "{name}: {env:?}");
         }
     }
 }

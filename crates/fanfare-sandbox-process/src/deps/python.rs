@@ -11,17 +11,20 @@ use std::sync::Arc;
 use fanfare_types::{StartFailure, StartFailureKind};
 
 use crate::build::Build;
+use crate::deps::secrets;
 use crate::egress::{self, Policy};
 use crate::launcher::protocol::Bind;
 use crate::revision::{Revision, failure, node_failure, text};
 use crate::root::{FUNCTION_DIR, OUT_DIR, WHEELS_DIR};
 use crate::shared::Shared;
-use crate::shims::{interpreter_key, short_hash};
+use crate::shims::{interpreter_key, publish, short_hash};
 
 /// Name of the list of requirements.
 pub(crate) const REQUIREMENTS: &str = "requirements.txt";
 /// The host's settings for pip.
 const PIP_CONF: &str = "/etc/pip.conf";
+/// Name of the copy, below the data directory, that installations see.
+const PIP_CONF_COPY: &str = "pip.conf";
 /// Bytes of the list.
 const REQUIREMENTS_BYTES_MAX: u64 = 1 << 20;
 
@@ -90,14 +93,18 @@ async fn install(
         REQUIREMENTS,
     ];
     let mut binds = vec![Bind { from: text(code)?, to: FUNCTION_DIR.to_owned(), writable: false }];
-    // The target of a link, so that what is bound is a file.
-    if let Ok(real) = Path::new(PIP_CONF).canonicalize() {
-        binds.push(Bind { from: text(&real)?, to: PIP_CONF.to_owned(), writable: false });
-    }
     let vars: Vec<(String, String)> = std::env::vars().collect();
-    let (env, wheels) = pip_environment(vars.iter().cloned());
+    let (env, wheels, mut kept_back) = pip_environment(vars.iter().cloned());
+    let config = fs::read_to_string(PIP_CONF).unwrap_or_default();
+    if !config.is_empty() {
+        let kept = secrets::without_credentials(&config);
+        kept_back |= kept != config;
+        let dir = &shared.options.data_dir;
+        publish(dir, PIP_CONF_COPY, kept.as_bytes()).map_err(|e| node_failure(PIP_CONF, e))?;
+        binds.push(Bind { from: text(&dir.join(PIP_CONF_COPY))?, to: PIP_CONF.to_owned(), writable: false });
+    }
     let settings = vars.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let policy = Policy::new(&egress::PIP, settings, &fs::read_to_string(PIP_CONF).unwrap_or_default());
+    let policy = Policy::new(&egress::PIP, settings, &config);
     if let Some(wheels) = wheels {
         binds.push(Bind { from: wheels, to: WHEELS_DIR.to_owned(), writable: false });
     }
@@ -107,6 +114,7 @@ async fn install(
         uid: revision.uid,
         argv: argv.iter().map(|s| (*s).to_owned()).collect(),
         env,
+        note: kept_back.then_some(secrets::NOTE),
         cwd: FUNCTION_DIR,
         binds,
         egress: Some(Arc::new(policy)),
@@ -117,9 +125,9 @@ async fn install(
     build.run(shared, StartFailureKind::DependenciesFailed).await
 }
 
-/// pip's environment: what the daemon's own says about pip, and the only way out. A local directory of packages is returned to
-/// be bound, and named by its place inside.
-fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>, Option<String>) {
+/// pip's environment: what the daemon's own says about pip, without credentials, and the only way out. A local directory
+/// of packages is returned to be bound, and named by its place inside. Also whether there were credentials.
+fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>, Option<String>, bool) {
     let mut env = vec![
         "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
         "HOME=/tmp".to_owned(),
@@ -128,7 +136,7 @@ fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>
         format!("http_proxy=http://127.0.0.1:{}", egress::PORT),
         format!("https_proxy=http://127.0.0.1:{}", egress::PORT),
     ];
-    let mut wheels = None;
+    let (mut wheels, mut kept_back) = (None, false);
     for (name, value) in vars {
         if name == "PIP_FIND_LINKS" && !value.contains("://") {
             // A local path means nothing inside, unless it is shown there.
@@ -138,10 +146,12 @@ fn pip_environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>
                 env.push(format!("{name}={WHEELS_DIR}"));
             }
         } else if name.starts_with("PIP_") && name != "PIP_PROXY" {
-            env.push(format!("{name}={value}"));
+            let kept = secrets::without_credentials(&value);
+            kept_back |= kept != value;
+            env.push(format!("{name}={kept}"));
         }
     }
-    (env, wheels)
+    (env, wheels, kept_back)
 }
 
 #[cfg(test)]
@@ -198,14 +208,19 @@ mod tests {
             ("https_proxy", "http://proxy"),
             ("PIP_FIND_LINKS", local),
         ];
-        let (env, wheels) = pip_environment(vars.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        let (env, wheels, kept_back) =
+            pip_environment(vars.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        assert!(!kept_back);
         assert!(env.contains(&"PIP_INDEX_URL=https://index".to_owned()));
         assert!(env.contains(&"https_proxy=http://127.0.0.1:3128".to_owned()), "{env:?}");
         assert!(!env.iter().any(|e| e.contains("//proxy")), "{env:?}");
         assert!(env.contains(&format!("PIP_FIND_LINKS={WHEELS_DIR}")));
         assert!(!env.iter().any(|e| e.contains("canary")));
         assert_eq!(wheels.as_deref(), Some(local));
-        let (env, wheels) =
+        let secret = ("PIP_EXTRA_INDEX_URL".to_owned(), "https://me:canary@index/simple".to_owned());
+        let (env, _, kept_back) = pip_environment([secret].into_iter());
+        assert!(kept_back && env.contains(&"PIP_EXTRA_INDEX_URL=https://index/simple".to_owned()), "{env:?}");
+        let (env, wheels, _) =
             pip_environment([("PIP_FIND_LINKS".to_owned(), "/no/such/dir".to_owned())].into_iter());
         assert!(wheels.is_none() && !env.iter().any(|e| e.starts_with("PIP_")));
     }

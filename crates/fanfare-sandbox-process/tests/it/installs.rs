@@ -54,10 +54,15 @@ fn serve_registry(listener: &TcpListener, package: &[u8]) {
 }
 
 /// An index with one package, until the process ends.
-fn serve_index(listener: &TcpListener, wheel: &[u8]) {
-    serve(listener, &|head| match head.starts_with(b"GET /greet") {
-        true => ("application/zip", wheel.to_vec()),
-        false => ("text/html", b"<a href='/greet-1-py3-none-any.whl'>greet-1-py3-none-any.whl</a>".to_vec()),
+fn serve_index(listener: &TcpListener, wheel: &[u8], asked: &std::sync::mpsc::Sender<String>) {
+    serve(listener, &|head| {
+        asked.send(String::from_utf8_lossy(head).to_ascii_lowercase()).unwrap();
+        match head.starts_with(b"GET /greet") {
+            true => ("application/zip", wheel.to_vec()),
+            false => {
+                ("text/html", b"<a href='/greet-1-py3-none-any.whl'>greet-1-py3-none-any.whl</a>".to_vec())
+            }
+        }
     });
 }
 
@@ -87,7 +92,8 @@ fn an_installation_reaches_its_index_and_not_the_node() {
     assert!(made.status.success());
     let index = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = index.local_addr().unwrap().port();
-    std::thread::spawn(move || serve_index(&index, &made.stdout));
+    let (asked, heads) = std::sync::mpsc::channel();
+    std::thread::spawn(move || serve_index(&index, &made.stdout, &asked));
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([ARGUMENT, &service.local_addr().unwrap().port().to_string()]);
@@ -96,11 +102,14 @@ fn an_installation_reaches_its_index_and_not_the_node() {
     {
         command.env_remove(name);
     }
-    command.env("PIP_INDEX_URL", format!("http://127.0.0.1:{port}/simple"));
+    command.env("PIP_INDEX_URL", format!("http://me:canary@127.0.0.1:{port}/simple"));
     let output = command.env("PIP_RETRIES", "0").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     service.set_nonblocking(true).unwrap();
     assert!(service.accept().is_err(), "something reached a service of the node");
+    let heads: Vec<String> = heads.try_iter().collect();
+    assert!(heads.iter().any(|head| head.starts_with("get /simple/greet")), "{heads:?}");
+    assert!(!heads.iter().any(|head| head.contains("authorization")), "{heads:?}");
 }
 
 fn a_package_cannot_choose_what_is_mounted() {
@@ -172,6 +181,7 @@ fn reach_the_index(port: &str) {
         let failure = lab.create(2, &python(2, &list)).await.unwrap_err();
         assert_eq!(failure.kind, StartFailureKind::DependenciesFailed, "{failure:?}");
         lab.line("only public addresses").await;
+        lab.line("are not handed to installations").await;
         lab.runtime.shutdown().await;
         lab.close().await;
     });
