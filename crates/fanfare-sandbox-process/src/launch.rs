@@ -15,7 +15,7 @@ use crate::gate::{Gate, GateWord};
 use crate::launcher::protocol::{CgroupJoin, SpawnSpec, Step, Watch};
 use crate::notify::{self, Expect, Reached};
 use crate::process::{Event, Process};
-use crate::procfs;
+use crate::procfs::{self, Namespaces};
 use crate::revision::{
     GATE_FD, LISTENER_FD, Language, PORT, Prepared, Revision, Serving, failure, node_failure,
 };
@@ -50,11 +50,18 @@ pub(crate) struct Cloned {
     expect: Option<Expect>,
     /// Ready as soon as it runs.
     ready_when_running: bool,
-    /// A process whose own word it is that it is in the cgroup.
-    joined: Option<i32>,
+    /// A process whose own word it is that it is in the cgroup, and apart from its template.
+    apart: Option<Apart>,
     /// When it began to be made by its zygote, and when it was there; of others the time of the clone counts.
     pub(crate) forked: Option<(Instant, Instant)>,
     what: &'static str,
+}
+
+/// A forked sandbox, and what it must have left.
+#[derive(Debug)]
+struct Apart {
+    pid: i32,
+    template: Namespaces,
 }
 
 /// A ready sandbox.
@@ -193,7 +200,7 @@ async fn fork(
     // Not journalled: the first process of its template is, and takes it along.
     Ok(Cloned {
         gate: Some(gate),
-        joined: Some(pid),
+        apart: Some(Apart { pid, template: zygote.namespaces().clone() }),
         forked: Some((begun, Instant::now())),
         ..Cloned::default()
     })
@@ -236,12 +243,10 @@ pub(crate) async fn ready(body: &mut Body, cgroup: &Cgroup, cloned: Cloned) -> R
                 Err(_) => watching = false,
             },
             word = next_word(gate) => match word {
-                Ok(Some((GateWord::Ready, _))) => match cloned.joined {
-                    Some(pid) if !cgroup.contains(pid) => {
-                        return Err(NotReady::Failed(node_failure("cgroup", "the sandbox did not join it")));
-                    }
-                    _ => return Ok(up),
-                },
+                Ok(Some((GateWord::Ready, _))) => {
+                    let apart = cloned.apart.as_ref().map_or(Ok(()), |apart| apart.check(cgroup));
+                    return apart.map(|()| up).map_err(NotReady::Failed);
+                }
                 Ok(Some((GateWord::Failed(why), _))) => return Err(NotReady::Failed(why.into_failure())),
                 Ok(Some((GateWord::Hello, _))) if !greeted => greeted = true,
                 Ok(Some((GateWord::Hello, _))) => {
@@ -251,6 +256,24 @@ pub(crate) async fn ready(body: &mut Body, cgroup: &Cgroup, cloned: Cloned) -> R
                 Ok(None) => gate = None,
                 Err(error) => return Err(NotReady::Failed(node_failure("gate", error))),
             },
+        }
+    }
+}
+
+impl Apart {
+    /// The import may have replaced what the shim does to separate a sandbox.
+    fn check(&self, cgroup: &Cgroup) -> Result<(), StartFailure> {
+        if !cgroup.contains(self.pid) {
+            return Err(node_failure("cgroup", "the sandbox did not join it"));
+        }
+        let unknown = |e: std::io::Error| node_failure("whether the sandbox is apart from its siblings", e);
+        let own = procfs::namespaces(self.pid).map_err(unknown)?;
+        if own.mount == self.template.mount || own.ipc == self.template.ipc {
+            return Err(node_failure("namespaces", "the sandbox did not leave its template's"));
+        }
+        match procfs::has_capabilities(self.pid).map_err(unknown)? {
+            true => Err(node_failure("capabilities", "the sandbox did not give up its template's")),
+            false => Ok(()),
         }
     }
 }

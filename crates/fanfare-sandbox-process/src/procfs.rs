@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags};
@@ -57,6 +58,52 @@ pub(crate) fn descendant(pid: i32, ancestor: i32) -> Option<OwnedFd> {
     None
 }
 
+/// A process's mount and IPC namespaces, as the kernel names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Namespaces {
+    pub(crate) mount: PathBuf,
+    pub(crate) ipc: PathBuf,
+}
+
+/// The namespaces of a process.
+pub(crate) fn namespaces(pid: i32) -> io::Result<Namespaces> {
+    let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}"));
+    Ok(Namespaces { mount: link("mnt")?, ipc: link("ipc")? })
+}
+
+/// The namespaces of the program that this first process of a sandbox has started. An ordinary user may not ask for
+/// those of the first process itself, which cannot be inspected.
+pub(crate) fn namespaces_of_program(first: i32) -> io::Result<Namespaces> {
+    namespaces(first).or_else(|error| {
+        let children = read(&format!("/proc/{first}/task/{first}/children"))?;
+        let program = children.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok());
+        namespaces(program.ok_or(error)?)
+    })
+}
+
+/// Whether any thread of a process has a capability that it could use.
+pub(crate) fn has_capabilities(pid: i32) -> io::Result<bool> {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = match read(&format!("{}/status", thread?.path().display())) {
+            // Ended between the listing and now.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => continue,
+            other => other?,
+        };
+        if !no_capabilities(&status) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// By the sets of the permitted and the effective ones; what cannot be read is not none.
+fn no_capabilities(status: &str) -> bool {
+    ["CapPrm:", "CapEff:"].iter().all(|name| {
+        let set = status.lines().find_map(|line| line.strip_prefix(name));
+        set.is_some_and(|set| u64::from_str_radix(set.trim(), 16) == Ok(0))
+    })
+}
+
 /// Whether a process has not been reaped.
 pub(crate) fn is_there(pidfd: &OwnedFd) -> bool {
     crate::sys::pidfd_signal(pidfd, None, crate::sys::SignalTo::Process).is_ok()
@@ -72,6 +119,23 @@ mod tests {
         assert_eq!(parse(text), Some(Stat { parent: 3, start_time: "987654".into() }));
         assert_eq!(parse("7 (a"), None);
         assert_eq!(parse("7 (a) S 3"), None);
+    }
+
+    #[test]
+    fn capabilities_are_those_permitted_and_effective() {
+        let status = |permitted: &str, effective: &str| {
+            format!(
+                "Name:\tx\nCapInh:\t00000000000000ff\nCapPrm:\t{permitted}\nCapEff:\t{effective}\nCapBnd:\t1\n"
+            )
+        };
+        assert!(no_capabilities(&status("0000000000000000", "0000000000000000")));
+        for (permitted, effective) in [("0000000000200000", "0"), ("0", "1"), ("", "0"), ("x", "0")] {
+            assert!(!no_capabilities(&status(permitted, effective)), "{permitted} {effective}");
+        }
+        assert!(!no_capabilities(""));
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(has_capabilities(me).unwrap(), rustix::process::geteuid().is_root());
+        assert_eq!(namespaces(me).unwrap(), namespaces_of_program(me).unwrap());
     }
 
     #[test]

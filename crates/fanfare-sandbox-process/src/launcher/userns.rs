@@ -4,7 +4,8 @@
 //! they are copies of it. For this it keeps one capability, `CAP_SYS_ADMIN`, that counts in its user namespace only,
 //! and its filter lets it do two things with it: leave its mount and IPC namespaces for new ones, and mount a file
 //! system that it was given. Everything else that the capability is for (`mount`, `setns`, `pivot_root`, further
-//! namespaces) the filter denies it as it does all. Its children give the capability up before they serve.
+//! namespaces) the filter denies it as it does all. Its children give the capability up; that they have is checked when
+//! they say that they are ready.
 
 use std::io;
 

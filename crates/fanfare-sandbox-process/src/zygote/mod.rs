@@ -2,7 +2,8 @@
 //!
 //! It runs user code, so it is isolated like a sandbox (what it may do beyond one: `launcher/userns.rs`). Its children
 //! share its process and network namespaces; each has mount and IPC namespaces, a cgroup, temporary directories, a
-//! listener, a process group and a Landlock domain of its own, out of which it reaches no sibling. The protocol is `shims/PROTOCOL.md`, section 2.2;
+//! listener, a process group and a Landlock domain of its own, out of which it reaches no sibling. That is the shim's work,
+//! which an import can replace: cgroup, namespaces and capabilities are checked (`launch.rs`). The protocol is `shims/PROTOCOL.md`, section 2.2;
 //! after `imported` nothing that it says is trusted beyond its own revision.
 
 mod leftovers;
@@ -29,6 +30,7 @@ use crate::fdmsg;
 use crate::gate::{MESSAGE_BYTES_MAX, ShimFailure};
 use crate::logs::Log;
 use crate::process::Event;
+use crate::procfs::Namespaces;
 use crate::revision::{Prepared, Revision, node_failure};
 use crate::shared::Shared;
 use leftovers::Leftovers;
@@ -131,6 +133,8 @@ pub(crate) struct Zygote {
     control: AsyncFd<OwnedFd>,
     /// The first process of its namespace, from which its children descend.
     pid: i32,
+    /// Its own, which its children leave.
+    namespaces: Namespaces,
     children: Mutex<Children>,
     stop: Arc<Notify>,
     /// A fork is asked for, after all before it were answered.
@@ -247,6 +251,11 @@ impl Zygote {
     /// The first process of its namespace, from which its children descend.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Its namespaces, which its children leave.
+    pub(crate) fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
     }
 
     /// Has a child forked that takes these descriptors: listener, stdout, stderr, gate. Returns where its wait status

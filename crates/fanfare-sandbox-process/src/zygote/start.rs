@@ -17,6 +17,7 @@ use crate::launch::{base_spec, setup_failure};
 use crate::launcher::protocol::Step;
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
+use crate::procfs::{self, Namespaces};
 use crate::revision::{Prepared, Revision, failure, node_failure, sentence};
 use crate::root::PRIVATE_DIRS;
 use crate::shared::{Owner, Shared};
@@ -63,11 +64,12 @@ pub(super) async fn start(
         revision.zygotes.importing.lock().take();
     }
     match made {
-        Ok(Some((control, pid))) => {
+        Ok(Some((control, pid, namespaces))) => {
             let (gone_sender, gone) = watch::channel(false);
             let zygote = Arc::new(Zygote {
                 control,
                 pid,
+                namespaces,
                 children: Mutex::default(),
                 stop: Arc::default(),
                 asking: Notify::new(),
@@ -98,7 +100,7 @@ async fn import(
     parts: &mut Parts,
     revision: &Revision,
     prepared: &Prepared,
-) -> Result<Option<(AsyncFd<OwnedFd>, i32)>, StartFailure> {
+) -> Result<Option<(AsyncFd<OwnedFd>, i32, Namespaces)>, StartFailure> {
     let io = |what: &'static str| move |e: io::Error| node_failure(what, e);
     let link = parts.shared.links.get().map_err(io("launcher"))?;
     let (outputs, stdout, stderr) = Outputs::open(&parts.log, revision.uid).map_err(io("pipes"))?;
@@ -118,7 +120,11 @@ async fn import(
     let process = parts.process.insert(process.map_err(io("launcher"))?);
     let pid = process.pid();
     parts.shared.journal.add_process(&parts.name, pid).map_err(io("journal"))?;
-    Ok(imported(process, &control, &parts.cgroup, &parts.log).await?.then_some((control, pid)))
+    if !imported(process, &control, &parts.cgroup, &parts.log).await? {
+        return Ok(None);
+    }
+    let namespaces = procfs::namespaces_of_program(pid).map_err(io("the template's namespaces"))?;
+    Ok(Some((control, pid, namespaces)))
 }
 
 async fn imported(

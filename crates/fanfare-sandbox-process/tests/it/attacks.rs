@@ -12,6 +12,7 @@ cases![
     siblings_share_no_directory_and_no_segment,
     what_the_import_wrote_is_each_sandboxs_own,
     siblings_cannot_reach_each_other,
+    a_sandbox_that_is_not_separated_does_not_start,
     siblings_cannot_connect_by_name,
     where_siblings_cannot_be_apart_each_starts_by_itself,
     temporary_directories_survive_other_starts,
@@ -38,6 +39,37 @@ async fn eval(endpoint: &str, code: &str) -> String {
     let (status, body) = ask(endpoint, code).await.unwrap();
     assert_eq!(status, 200, "{body}");
     body
+}
+
+/// Does what is checked of a sandbox's separation, and nothing else.
+const HALF_SEPARATED: &str = "import __main__ as main
+main.separate = lambda *_: (main.libc_call('unshare', main.CLONE_NEWNS | main.CLONE_NEWIPC), main.drop_capabilities())";
+
+/// An import may replace whatever the shim does to separate a sandbox from its siblings.
+fn a_sandbox_that_is_not_separated_does_not_start() {
+    let handler = "\nimport sys\nmain = sys.modules['__main__']\ndef handler(event, context): return 'up'\n";
+    block_on(async {
+        let lab = Lab::new().await;
+        for (n, (attack, what)) in (1..).zip([
+            ("main.separate = lambda places, mounts: None", "did not leave"),
+            ("main.separate = lambda places, mounts: main.drop_capabilities()", "did not leave"),
+            ("main.drop_capabilities = lambda: None", "did not give up"),
+            (
+                "import threading, time\ndrop = main.drop_capabilities\ndef late():\n  threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n  drop()\nmain.drop_capabilities = late",
+                "did not give up",
+            ),
+        ]) {
+            let spec = python(&lab, n, &format!("{handler}{attack}\n"));
+            let failure = lab.create(u64::from(n), &spec).await.map(|_| attack).unwrap_err();
+            assert_eq!(failure.kind, fanfare_types::StartFailureKind::Node, "{attack}: {failure:?}");
+            assert!(failure.detail.contains(what), "{attack}: {failure:?}");
+        }
+        let sound = python(&lab, 9, handler);
+        let started = lab.create(9, &sound).await.unwrap();
+        assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "up".to_owned()));
+        lab.runtime.shutdown().await;
+        lab.close().await;
+    });
 }
 
 /// What a sandbox leaves is neither seen by its siblings nor counted against them, and goes when it ends.
@@ -310,8 +342,8 @@ out = 1
     block_on(async {
         let lab = Lab::new().await;
         let (mut n, mut kept) = (0, 0);
-        // Each once with a template that keeps its children from getting directories and segments of their own.
-        let hostile = format!("import __main__\n__main__.separate = lambda *_: None\n{EVAL}");
+        // Each once with a template that keeps its children from getting directories of their own.
+        let hostile = format!("{HALF_SEPARATED}\n{EVAL}");
         let attacks = [segment, file, descriptor];
         let all = attacks.iter().flat_map(|code| [(code, EVAL), (code, &hostile)]);
         for (function, (code, text)) in (1..).zip(all) {
