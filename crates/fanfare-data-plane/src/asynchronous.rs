@@ -22,7 +22,7 @@ mod stored;
 pub(crate) mod targets;
 
 pub(crate) use door::Door;
-pub(crate) use keeper::Keeper;
+pub(crate) use keeper::{Keeper, Opening};
 pub use log::LogError;
 pub use options::{AsyncOptions, CallbackTargets};
 

@@ -40,6 +40,7 @@ const LINGER_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct ClientState {
     /// There was a request.
     asked: AtomicBool,
+    http2: AtomicBool,
     /// A request can be answered with `100 Continue` now.
     waiting: AtomicBool,
     /// The client has said all it has to say.
@@ -54,8 +55,14 @@ impl ClientState {
     /// A request has come, whose client `expects` leave to send its body or does not.
     pub(crate) fn begin(&self, version: Version, expects: bool) {
         self.asked.store(true, Ordering::Relaxed);
+        self.http2.store(version == Version::HTTP_2, Ordering::Relaxed);
         self.waiting.store(version == Version::HTTP_11, Ordering::Relaxed);
         self.interim.begin(version == Version::HTTP_11 && expects);
+    }
+
+    /// Whether it is known to speak HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
     }
 
     /// Whether the client has said all it has to say: a body that is not complete will not be.

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use fanfare_link::Dialer;
@@ -12,9 +13,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::asynchronous::{Door, Keeper, LogError};
+use crate::asynchronous::{Door, Keeper, LogError, Opening};
 use crate::control::{Control, Ends};
 use crate::core::Core;
+use crate::handover::{self, Inheritance, Predecessor};
 use crate::listener;
 use crate::options::Options;
 use crate::shared::Shared;
@@ -53,17 +55,52 @@ impl DataPlane {
         dialer: Dialer,
         shutdown: CancellationToken,
     ) -> Result<Handle, StartError> {
+        DataPlane::start_on(Sockets::Own, options, dialer, shutdown)
+    }
+
+    /// The same with sockets that are there already. Where they are a predecessor's, connections are accepted as soon
+    /// as everything has been heard from the control plane; if the predecessor does not give way then, it stops.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running then.
+    pub fn start_on(
+        sockets: Sockets,
+        options: Options,
+        dialer: Dialer,
+        shutdown: CancellationToken,
+    ) -> Result<Handle, StartError> {
         let threads = options.thread_count();
         let listen = options.listen;
-        let listeners =
-            listener::bind(listen, threads).map_err(|error| StartError::Listen { address: listen, error })?;
-        let address =
-            listeners[0].local_addr().map_err(|error| StartError::Listen { address: listen, error })?;
+        let failed = |error| StartError::Listen { address: listen, error };
+        let (listeners, predecessor) = match sockets {
+            Sockets::Own => (listener::bind(listen, threads).map_err(failed)?, None),
+            Sockets::Given(listeners) => (listener::share(listeners, threads).map_err(failed)?, None),
+            Sockets::Inherited(inheritance) => {
+                let (listeners, predecessor) = inheritance.into_parts();
+                (listener::share(listeners, threads).map_err(failed)?, Some(predecessor))
+            }
+        };
+        let address = listeners[0].local_addr().map_err(failed)?;
+        let turn = CancellationToken::new();
+        if predecessor.is_none() {
+            turn.cancel();
+        }
+        let offered = match &options.handover {
+            Some(_) => listeners.iter().map(std::net::TcpListener::try_clone).collect::<Result<_, _>>(),
+            None => Ok(Vec::new()),
+        };
+        let offered: Vec<_> = offered.map_err(failed)?;
+        let end = shutdown.clone();
         let advertised = options.address.clone().unwrap_or_else(|| address.to_string().into());
         let (door, keeper) = match options.asynchronous.clone() {
             Some(kept) => {
                 let (door, asks) = Door::new(kept.clone());
-                (Some(door), Some(Keeper::open(kept, asks)?))
+                // The predecessor's log is its own until it has ended.
+                let opening = match predecessor {
+                    None => Opening::Now(Keeper::open(kept, asks)?),
+                    Some(_) => Opening::WhenFree(kept, asks),
+                };
+                (Some(door), Some(opening))
             }
             None => (None, None),
         };
@@ -75,10 +112,10 @@ impl DataPlane {
         let ends = Ends { drain: shutdown, drained: CancellationToken::new() };
         let last = Arc::new(LastCore { _drained: ends.drained.clone().drop_guard() });
         for (index, listener) in listeners.into_iter().enumerate() {
-            let (shared, stop, last) = (shared.clone(), stop.clone(), last.clone());
+            let (shared, stop, last, turn) = (shared.clone(), stop.clone(), last.clone(), turn.clone());
             let runtime = runtime().map_err(StartError::Thread)?;
             spawn(format!("dataplane-{index}"), move || {
-                serve(&runtime, index, shared, listener, stop);
+                serve(&runtime, index, shared, listener, turn, stop);
                 drop(last);
             })?;
         }
@@ -94,12 +131,58 @@ impl DataPlane {
         let runtime = runtime().map_err(StartError::Thread)?;
         let control = Control::new(shared.clone(), dialer, advertised);
         let stopped = abort.clone().drop_guard();
+        let succession = Succession { shared: shared.clone(), predecessor, offered, turn, end };
         spawn("dataplane-link".to_owned(), move || {
+            runtime.spawn(succession.run());
             runtime.block_on(control.run(ends));
             drop(stopped);
         })?;
         guard.disarm();
         Ok(Handle { address, shared, stopped: abort })
+    }
+}
+
+/// Where a data plane accepts connections.
+#[derive(Debug)]
+pub enum Sockets {
+    /// On sockets that it makes itself, at [`Options::listen`].
+    Own,
+    /// On sockets that someone made for it: a service manager.
+    Given(Vec<std::net::TcpListener>),
+    /// On those of the data plane that it replaces.
+    Inherited(Inheritance),
+}
+
+/// Who accepted before, and who may after.
+struct Succession {
+    shared: Arc<Shared>,
+    predecessor: Option<Predecessor>,
+    offered: Vec<std::net::TcpListener>,
+    turn: CancellationToken,
+    end: CancellationToken,
+}
+
+impl Succession {
+    async fn run(self) {
+        let Succession { shared, predecessor, offered, turn, end } = self;
+        if let Some(predecessor) = predecessor {
+            let mut synced = shared.synced.subscribe();
+            tokio::select! {
+                _ = synced.wait_for(|synced| *synced) => {}
+                () = end.cancelled() => return,
+            }
+            if let Err(error) = predecessor.turn().await {
+                tracing::error!(%error, "the data plane that is to be replaced does not give way; stopping");
+                return end.cancel();
+            }
+            tracing::info!("took over from the data plane that was here");
+            turn.cancel();
+        }
+        if let Some(path) = &shared.options.handover
+            && let Err(error) = handover::offer(&shared, path, &offered, &end).await
+        {
+            tracing::warn!(%error, path = %path.display(), "no successor can take over the listening sockets");
+        }
     }
 }
 
@@ -121,13 +204,14 @@ fn serve(
     index: usize,
     shared: Arc<Shared>,
     listener: std::net::TcpListener,
+    turn: CancellationToken,
     shutdown: CancellationToken,
 ) {
     let core = Rc::new(Core::enter(index, shared));
     let tasks = LocalSet::new();
     tasks.block_on(runtime, async move {
         match TcpListener::from_std(listener) {
-            Ok(listener) => listener::run(core, listener, shutdown).await,
+            Ok(listener) => listener::run(core, listener, turn, shutdown).await,
             Err(error) => tracing::error!(%error, index, "a core cannot listen"),
         }
     });
@@ -135,12 +219,18 @@ fn serve(
     runtime.block_on(async move { drop(tasks) });
 }
 
-fn keep(runtime: &Runtime, index: usize, shared: Arc<Shared>, keeper: Keeper, shutdown: CancellationToken) {
+fn keep(runtime: &Runtime, index: usize, shared: Arc<Shared>, opening: Opening, shutdown: CancellationToken) {
     let core = Rc::new(Core::enter(index, shared));
     let tasks = LocalSet::new();
     tasks.block_on(runtime, async move {
         tokio::task::spawn_local(core.deadlines.clone().enforce());
-        keeper.run(core, shutdown).await;
+        let keeper = match opening {
+            Opening::Now(keeper) => Some(keeper),
+            Opening::WhenFree(options, asks) => Keeper::open_when_free(options, asks, &shutdown).await,
+        };
+        if let Some(keeper) = keeper {
+            keeper.run(core, shutdown).await;
+        }
     });
     // What is still there is dropped: its slots end as abandoned, while the control stream is still up.
     runtime.block_on(async move { drop(tasks) });
@@ -172,6 +262,12 @@ impl Handle {
         let mut synced = self.shared.synced.subscribe();
         // The sender lives as long as this handle.
         let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Whether a successor has taken over.
+    #[must_use]
+    pub fn handed_over(&self) -> bool {
+        self.shared.handed_over.load(Ordering::Relaxed)
     }
 
     /// Resolves when it has drained, has given back what it held, and its threads end.

@@ -158,6 +158,11 @@ impl Function {
         self.owner.store(owner.map_or(OWNED_HERE, |id| u64::from(id.0)), Ordering::Relaxed);
     }
 
+    /// How long a request may take.
+    pub(crate) fn longest_request(&self) -> Duration {
+        self.inner.lock().request_timeout
+    }
+
     /// A request arrived at `now`: a slot, a refusal, or a place in the queue. The deadline is the function's timeout
     /// from `accepted` on.
     pub(crate) fn arrive(

@@ -32,6 +32,7 @@ mod find;
 mod function;
 #[doc(hidden)]
 pub mod fuzz;
+mod handover;
 mod headers;
 mod http2;
 mod interim;
@@ -61,6 +62,7 @@ mod upstream;
 mod wait;
 
 pub use asynchronous::{AsyncOptions, CallbackTargets, LogError};
-pub use data_plane::{DataPlane, Handle, StartError};
+pub use data_plane::{DataPlane, Handle, Sockets, StartError};
+pub use handover::Inheritance;
 pub use options::Options;
 pub use stats::{FunctionStats, Stats};

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fanfare_types::limits::{HEADERS_MAX, REQUEST_HEAD_BYTES_MAX};
@@ -19,17 +20,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
-use crate::client_stream::ClientStream;
+use crate::client_stream::{ClientState, ClientStream};
 use crate::core::Core;
 use crate::headers::{self, Client};
 use crate::request::serve;
-use crate::shared::Counted;
+use crate::shared::{Counted, Shared};
 
 const BACKLOG: i32 = 4_096;
 /// Pause after the system could not give a connection, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// How long a client may leave what was sent to it unacknowledged, or its window shut, before the connection is cut.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection without a request stays when the data plane drains. Somebody waits for its end.
+const DRAINING_REST: Duration = Duration::from_millis(100);
+/// The same where a successor is in its place, and nobody does.
+const HANDED_OVER_REST: Duration = Duration::from_secs(5);
 /// Streams of one HTTP/2 connection at once.
 const H2_STREAMS_MAX: u32 = 1_024;
 /// Bytes of an HTTP/2 header list, which counts 32 more for each field; larger ones are refused with 431 by the
@@ -54,6 +59,27 @@ pub(crate) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<std::net
     Ok(listeners)
 }
 
+/// At least one listener per core from those that are there; cores share where there are fewer.
+///
+/// # Errors
+/// There is none, or one cannot be shared.
+pub(crate) fn share(
+    mut listeners: Vec<std::net::TcpListener>,
+    count: usize,
+) -> io::Result<Vec<std::net::TcpListener>> {
+    if listeners.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no listening socket was given"));
+    }
+    for next in 0..count.saturating_sub(listeners.len()) {
+        listeners.push(listeners[next].try_clone()?);
+    }
+    for listener in &listeners {
+        listener.set_nonblocking(true)?;
+        socket2::SockRef::from(listener).set_tcp_user_timeout(Some(SEND_TIMEOUT))?;
+    }
+    Ok(listeners)
+}
+
 fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -68,11 +94,20 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener
     Ok(socket.into())
 }
 
-/// Serves connections until `shutdown`, then lets those that are open finish within the drain timeout.
-pub(crate) async fn run(core: Rc<Core>, listener: TcpListener, shutdown: CancellationToken) {
+/// Serves connections from its `turn` on until `shutdown`, then lets those that are open finish.
+pub(crate) async fn run(
+    core: Rc<Core>,
+    listener: TcpListener,
+    turn: CancellationToken,
+    shutdown: CancellationToken,
+) {
     let connections = TaskTracker::new();
     let draining = CancellationToken::new();
     tokio::task::spawn_local(core.deadlines.clone().enforce());
+    tokio::select! {
+        () = turn.cancelled() => {}
+        () = shutdown.cancelled() => {}
+    }
     loop {
         let accepted = tokio::select! {
             biased;
@@ -93,7 +128,10 @@ pub(crate) async fn run(core: Rc<Core>, listener: TcpListener, shutdown: Cancell
             }
         }
     }
-    drop(listener);
+    for (stream, client) in waiting(&core, listener) {
+        let connection = connection(core.clone(), stream, client, draining.clone());
+        tokio::task::spawn_local(connections.track_future(connection));
+    }
     draining.cancel();
     connections.close();
     core.upgraded.close();
@@ -104,10 +142,36 @@ pub(crate) async fn run(core: Rc<Core>, listener: TcpListener, shutdown: Cancell
         core.left_behind.close();
         core.left_behind.wait().await;
     };
-    if tokio::time::timeout(core.shared.options.drain_timeout, finished).await.is_err() {
+    if tokio::time::timeout(drain_timeout(&core), finished).await.is_err() {
         let connections = connections.len() + core.upgraded.len();
         tracing::warn!(connections, "requests did not finish in time; closing them");
     }
+}
+
+/// Closes the listener. Connections that the system has accepted already are served, unless a successor has them.
+fn waiting(core: &Core, listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
+    if core.shared.handed_over.load(Ordering::Relaxed) {
+        return Vec::new();
+    }
+    let Ok(listener) = listener.into_std() else { return Vec::new() };
+    let mut waiting = Vec::new();
+    while waiting.len() < BACKLOG as usize
+        && let Ok((stream, client)) = listener.accept()
+    {
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+        waiting.extend(stream.ok().map(|stream| (stream, client)));
+    }
+    waiting
+}
+
+/// How long what is there may go on: with a successor in its place nobody waits for this data plane's end.
+fn drain_timeout(core: &Core) -> Duration {
+    let limit = core.shared.options.drain_timeout;
+    if !core.shared.handed_over.load(Ordering::Relaxed) {
+        return limit;
+    }
+    let functions = core.shared.directory.functions();
+    functions.iter().map(|function| function.longest_request()).max().unwrap_or_default().max(limit)
 }
 
 async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, draining: CancellationToken) {
@@ -134,7 +198,7 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     let result = tokio::select! {
         biased;
         result = connection.as_mut() => result,
-        () = leave(&draining, &activity, idle_max) => {
+        () = leave(&draining, &activity, idle_max, &state, &shared) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 result = connection.as_mut() => result,
@@ -174,9 +238,24 @@ fn builder(idle_max: Duration) -> auto::Builder<LocalExecutor> {
 /// Resolves when a connection should end: when the data plane drains, or when it has been of no use for `idle_max`.
 ///
 /// HTTP/1 has a timer of its own, but only once the client has said enough to be known to speak it; HTTP/2 has none.
-async fn leave(draining: &CancellationToken, activity: &Activity, idle_max: Duration) {
+///
+/// HTTP/2 can say goodbye without losing a request. HTTP/1 cannot: a request may be on its way when its connection is
+/// closed. So a connection of HTTP/1 ends with the answer to its next request, which says so, and is closed between
+/// two requests only when it has rested for a moment.
+async fn leave(
+    draining: &CancellationToken,
+    activity: &Activity,
+    idle_max: Duration,
+    state: &ClientState,
+    shared: &Shared,
+) {
     tokio::select! {
-        () = draining.cancelled() => {}
+        () = draining.cancelled() => {
+            if !state.is_http2() {
+                let handed_over = shared.handed_over.load(Ordering::Relaxed);
+                activity.rests(if handed_over { HANDED_OVER_REST } else { DRAINING_REST }).await;
+            }
+        }
         () = activity.rests(idle_max) => {}
     }
 }

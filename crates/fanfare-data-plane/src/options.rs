@@ -1,6 +1,7 @@
 //! Settings of one data plane.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub abandoned_wait: Duration,
     /// How long requests may go on when it shuts down.
     pub drain_timeout: Duration,
+    /// Where it offers its listening sockets to a successor: a unix socket for its own user. `None`: nowhere.
+    pub handover: Option<PathBuf>,
     /// How asynchronous invocations are kept; `None`: they are not, and calls are refused.
     pub asynchronous: Option<AsyncOptions>,
 }
@@ -50,6 +53,7 @@ impl Default for Options {
             header_read_timeout: Duration::from_secs(30),
             abandoned_wait: limits::ABANDONED_WAIT_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
+            handover: None,
             asynchronous: None,
         }
     }
@@ -79,6 +83,7 @@ impl std::fmt::Debug for Options {
             .field("header_read_timeout", &self.header_read_timeout)
             .field("abandoned_wait", &self.abandoned_wait)
             .field("drain_timeout", &self.drain_timeout)
+            .field("handover", &self.handover)
             .field("asynchronous", &self.asynchronous)
             .finish()
     }

@@ -95,7 +95,8 @@ pub(crate) async fn serve(
         }
     };
     response.headers_mut().insert(REQUEST_ID, id);
-    if client.state.has_ended() {
+    let ends = core.shared.draining.load(Ordering::Relaxed) || client.state.has_ended();
+    if ends && version != Version::HTTP_2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if version == Version::HTTP_10 && response.body().size_hint().exact().is_none() {

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicUsize,
     pub(crate) forwarded: AtomicU64,
     pub(crate) draining: AtomicBool,
+    /// A successor accepts connections in its place.
+    pub(crate) handed_over: AtomicBool,
     pub(crate) failures: Failures,
     /// The way to the asynchronous invocations, where they are kept.
     pub(crate) door: Option<Door>,
@@ -54,6 +56,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             forwarded: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
             failures: Failures::default(),
             door,
             peers: RwLock::default(),

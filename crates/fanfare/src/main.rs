@@ -1,5 +1,6 @@
 //! `fanfare`: every role of the platform, and every client of it, in one binary.
 
+mod activation;
 mod args;
 mod client;
 mod command_line;

@@ -1,10 +1,11 @@
 //! The thread that keeps the calls: one session after another, each from what the log holds.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_store::Store;
+use fanfare_store::{Store, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -37,20 +38,38 @@ impl Keeper {
     pub(crate) fn open(options: AsyncOptions, asks: mpsc::Receiver<Ask>) -> Result<Self, LogError> {
         let directory = options.directory.clone();
         // A thread of its own: the caller's may be one that runs an event loop.
-        let opening = std::thread::spawn(move || -> Result<_, LogError> {
-            let store = log::open(&directory)?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime =
-                runtime.map_err(|error| LogError::Corrupt(format!("it cannot be read: {error}")))?;
-            let opened = runtime.block_on(Log::load(store.clone()));
-            if opened.is_err() {
-                runtime.block_on(store.close());
-            }
-            opened.map(|opened| (store, opened))
-        });
-        let (store, opened) =
-            opening.join().unwrap_or_else(|_| Err(LogError::Corrupt("reading it broke off".to_owned())))?;
+        let opening = std::thread::spawn(move || open_log(&directory));
+        let broke_off = |_| Err(LogError::Corrupt("reading it broke off".to_owned()));
+        let (store, opened) = opening.join().unwrap_or_else(broke_off)?;
         Ok(Keeper { options, asks, store, opened: Some(opened) })
+    }
+
+    /// The same when the process that has the log open lets go of it; whoever asks meanwhile is told that there is no
+    /// answer. `None`: told to stop before.
+    pub(crate) async fn open_when_free(
+        options: AsyncOptions,
+        mut asks: mpsc::Receiver<Ask>,
+        shutdown: &CancellationToken,
+    ) -> Option<Self> {
+        let mut pause = RELOAD_MIN;
+        loop {
+            let directory = options.directory.clone();
+            let opened = tokio::task::spawn_blocking(move || open_log(&directory)).await;
+            match opened {
+                Ok(Ok((store, opened))) => {
+                    return Some(Keeper { options, asks, store, opened: Some(opened) });
+                }
+                Ok(Err(LogError::Store(StoreError::InUse { .. }))) => {}
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the log of asynchronous invocations cannot be opened");
+                    pause = (pause * 2).min(RELOAD_MAX);
+                }
+                Err(error) => tracing::error!(%error, "opening the log broke off"),
+            }
+            if refuse_for(&mut asks, pause, shutdown).await {
+                return None;
+            }
+        }
     }
 
     /// Runs until `shutdown`, and then until what is under way has ended or its time is over.
@@ -73,7 +92,7 @@ impl Keeper {
                 Err(error) => error,
             };
             tracing::error!(error = %failed, ?pause, "the log of asynchronous invocations failed; reading it again");
-            if self.refuse_for(pause, &shutdown).await {
+            if refuse_for(&mut self.asks, pause, &shutdown).await {
                 break;
             }
             pause = (pause * 2).min(RELOAD_MAX);
@@ -81,19 +100,41 @@ impl Keeper {
         self.asks.close();
         self.store.close().await;
     }
+}
 
-    /// Lets a time pass; whoever asks meanwhile is told that there is no answer. Whether it is to stop.
-    async fn refuse_for(&mut self, pause: Duration, shutdown: &CancellationToken) -> bool {
-        let over = tokio::time::sleep(pause);
-        tokio::pin!(over);
-        loop {
-            tokio::select! {
-                () = &mut over => return false,
-                () = shutdown.cancelled() => return true,
-                ask = self.asks.recv() => drop(ask),
-            }
+/// Lets a time pass; whoever asks meanwhile is told that there is no answer. Whether it is to stop.
+async fn refuse_for(asks: &mut mpsc::Receiver<Ask>, pause: Duration, shutdown: &CancellationToken) -> bool {
+    let over = tokio::time::sleep(pause);
+    tokio::pin!(over);
+    loop {
+        tokio::select! {
+            () = &mut over => return false,
+            () = shutdown.cancelled() => return true,
+            ask = asks.recv() => drop(ask),
         }
     }
+}
+
+/// A store, and the log in it.
+type Opened = (Arc<dyn Store>, (Log, Loaded));
+
+/// Opens and reads a log; blocks meanwhile, and must not run on an event loop.
+fn open_log(directory: &Path) -> Result<Opened, LogError> {
+    let store = log::open(directory)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| LogError::Corrupt(format!("it cannot be read: {error}")))?;
+    let opened = runtime.block_on(Log::load(store.clone()));
+    if opened.is_err() {
+        runtime.block_on(store.close());
+    }
+    opened.map(|opened| (store, opened))
+}
+
+/// When a log is opened.
+pub(crate) enum Opening {
+    Now(Keeper),
+    /// When the process that has it open lets go of it.
+    WhenFree(AsyncOptions, mpsc::Receiver<Ask>),
 }
 
 #[cfg(test)]

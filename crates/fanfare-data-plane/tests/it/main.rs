@@ -14,6 +14,7 @@ mod fidelity;
 mod fields;
 mod grpc;
 mod h2c;
+mod handover;
 mod interim;
 mod leases;
 mod peers;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_data_plane::{DataPlane, Handle, Options};
+use fanfare_data_plane::{DataPlane, Handle, Options, Sockets};
 use fanfare_link::{BlobError, BlobReader, Dialer, Hub, Link, LogRecord};
 use fanfare_types::{
     Balance, CodeDigest, DataPlaneHello, DataPlaneId, Epoch, ExitCause, FromDataPlane, FromNode, FunctionId,
@@ -226,12 +226,16 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(change: impl FnOnce(&mut Options)) -> Self {
+        Rig::on(Sockets::Own, change)
+    }
+
+    pub(crate) fn on(sockets: Sockets, change: impl FnOnce(&mut Options)) -> Self {
         let (to_links, links) = mpsc::unbounded_channel();
         let mut options = Options { name: "test".into(), threads: 1, ..Options::default() };
         change(&mut options);
         let shutdown = CancellationToken::new();
         let dialer = Dialer::in_process(Arc::new(TestHub(to_links)));
-        let data_plane = DataPlane::start(options, dialer, shutdown.clone()).unwrap();
+        let data_plane = DataPlane::start_on(sockets, options, dialer, shutdown.clone()).unwrap();
         Rig { data_plane, shutdown, links, dir: tempfile::tempdir().unwrap() }
     }
 

@@ -109,6 +109,7 @@ pub(crate) struct ControlPlaneArgs {
 #[command(before_help = "\
 Examples:
   fanfare data-plane --control-plane http://127.0.0.1:9090
+  fanfare data-plane --take-over
   fanfare data-plane --control-plane http://10.0.0.1:9090 --listen 0.0.0.0:8080 --address 10.0.0.2:8080")]
 pub(crate) struct DataPlaneArgs {
     #[command(flatten)]
@@ -119,6 +120,13 @@ pub(crate) struct DataPlaneArgs {
     /// Where clients and other data planes reach it [default: where it listens].
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) address: Option<String>,
+    /// Sockets [default: /run/fanfare as root, else $XDG_RUNTIME_DIR/fanfare].
+    #[arg(long, env = "FANFARE_RUN_DIR", value_name = "DIRECTORY")]
+    run_dir: Option<PathBuf>,
+    /// Replace the data plane of this name that runs here, if one does, without refusing a connection: it hands over
+    /// its listening sockets, finishes what it has, and ends.
+    #[arg(long)]
+    pub(crate) take_over: bool,
     /// Threads that serve requests [default: one per CPU].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) threads: usize,
@@ -126,6 +134,13 @@ pub(crate) struct DataPlaneArgs {
     pub(crate) data_dir: DataDirArgs,
     #[command(flatten)]
     pub(crate) keep: AsyncKeepArgs,
+}
+
+impl DataPlaneArgs {
+    /// What is given or chosen, absolute.
+    pub(crate) fn run_dir(&self) -> Result<PathBuf, Failure> {
+        dirs::absolute(self.run_dir.as_deref(), "--run-dir", dirs::run_dir)
+    }
 }
 
 /// Run a node daemon: it makes the sandboxes of this machine.

@@ -1,6 +1,8 @@
 //! `fanfare data-plane`.
 
-use fanfare_data_plane::{DataPlane, Options};
+use std::path::Path;
+
+use fanfare_data_plane::{DataPlane, Inheritance, Options, Sockets};
 use fanfare_link::Dialer;
 use tokio_util::sync::CancellationToken;
 
@@ -8,7 +10,7 @@ use crate::args::{DataPlaneArgs, log_directory};
 use crate::exit::{Exit, Failure};
 use crate::printer::Printer;
 use crate::signals::Signals;
-use crate::{logging, roles};
+use crate::{activation, logging, roles};
 
 pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("info");
@@ -16,20 +18,27 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
     let dialer = Dialer::grpc(&args.join.control_plane).map_err(|e| Failure::usage(e.to_string()))?;
     let name = args.join.name.clone().unwrap_or_else(roles::host_name);
     let directory = log_directory(&args.data_dir.data_dir()?, &name);
+    let handover = args.run_dir()?.join(format!("data-plane-{}.sock", file_name(&name)));
+    let (sockets, name) = sockets(args, &handover, name)?;
     let options = Options {
         asynchronous: Some(args.keep.options(directory, args.listen.ip())),
         name: name.into(),
         listen: args.listen,
+        handover: Some(handover),
         address: args.address.as_deref().map(Into::into),
         threads: args.threads,
         ..Options::default()
     };
     let shutdown = CancellationToken::new();
-    let handle =
-        DataPlane::start(options, dialer, shutdown.clone()).map_err(|e| roles::data_plane_failure(&e))?;
+    let handle = DataPlane::start_on(sockets, options, dialer, shutdown.clone())
+        .map_err(|e| roles::data_plane_failure(&e))?;
     printer.out(format_args!("http://{}", handle.address()))?;
     tokio::select! {
-        () = handle.stopped() => return Err(Failure::platform("the data plane has ended")),
+        // It ends by itself where a successor has taken over.
+        () = handle.stopped() => {
+            let ended = Failure::platform("the data plane has ended");
+            return if handle.handed_over() { Ok(Exit::Ok) } else { Err(ended) };
+        }
         () = signals.next() => shutdown.cancel(),
     }
     let drained = async {
@@ -37,4 +46,62 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
         Ok(Exit::Ok)
     };
     signals.or_at_once(drained).await
+}
+
+/// Where connections are accepted, and under which name the control plane is to know who does.
+fn sockets(args: &DataPlaneArgs, handover: &Path, name: String) -> Result<(Sockets, String), Failure> {
+    let given = activation::listeners()?;
+    let inherited = match args.take_over {
+        true => Inheritance::take(handover).map_err(|e| {
+            Failure::platform(format!("cannot take over from the data plane that runs here: {e}"))
+                .next("try again, or stop it first")
+        })?,
+        false => None,
+    };
+    let Some(inheritance) = inherited else {
+        return Ok((if given.is_empty() { Sockets::Own } else { Sockets::Given(given) }, name));
+    };
+    let address = inheritance.address().map_err(|e| Failure::platform(e.to_string()))?;
+    if given.is_empty() && args.listen.port() != 0 && address != args.listen {
+        return Err(Failure::usage(format!("the data plane that runs here listens on {address}"))
+            .next("stop it, or take over with the same --listen"));
+    }
+    let successor = successor(&name, inheritance.name());
+    Ok((Sockets::Inherited(inheritance), successor))
+}
+
+/// The next of the names that data planes which replace each other have in turn: for a while two are there, and the
+/// control plane takes a second one of the same name for the first one restarted.
+fn successor(name: &str, predecessor: &str) -> String {
+    /// More than are there at once: each is gone when its longest request is.
+    const NAMES: u32 = 8;
+    let last = predecessor.strip_prefix(name).and_then(|rest| rest.strip_prefix(':')?.parse().ok());
+    match (last.unwrap_or(0_u32) + 1) % NAMES {
+        0 => name.to_owned(),
+        next => format!("{name}:{next}"),
+    }
+}
+
+/// The name as a part of a path.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    // A socket's path has room for 107 bytes.
+    name.chars().map(|c| if plain(c) { c } else { '_' }).take(48).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn successors_have_names_in_turn() {
+        let mut name = "d".to_owned();
+        let mut names = Vec::new();
+        for _ in 0..9 {
+            names.push(name.clone());
+            name = successor("d", &name);
+        }
+        assert_eq!(names, ["d", "d:1", "d:2", "d:3", "d:4", "d:5", "d:6", "d:7", "d"]);
+        assert_eq!(successor("d", "other"), "d:1");
+    }
 }

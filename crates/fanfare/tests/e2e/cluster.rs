@@ -140,24 +140,21 @@ impl Cluster {
     }
 
     pub(crate) fn spawn_data_plane(&mut self, index: usize, control_plane: &str, listen: &str) {
-        let name = format!("d{index}");
-        let data = self.path("data-plane-data");
-        self.spawn(
-            &name,
-            &[
-                "data-plane",
-                "--name",
-                &name,
-                "--control-plane",
-                control_plane,
-                "--listen",
-                listen,
-                "--threads",
-                "2",
-                "--data-dir",
-                &data,
-            ],
-        );
+        self.spawn_data_plane_with(index, control_plane, listen, &[]);
+    }
+
+    pub(crate) fn spawn_data_plane_with(
+        &mut self,
+        index: usize,
+        control_plane: &str,
+        listen: &str,
+        more: &[&str],
+    ) {
+        let (name, run, data) = (format!("d{index}"), self.path("run"), self.path("data-plane-data"));
+        let mut args = vec!["data-plane", "--name", &name, "--control-plane", control_plane];
+        args.extend(["--listen", listen, "--threads", "2", "--run-dir", &run, "--data-dir", &data]);
+        args.extend(more);
+        self.spawn(&name, &args);
     }
 
     /// Kills a role's process at once.

@@ -6,10 +6,12 @@
 
 mod asynchronous;
 mod cluster;
+mod continuity;
 mod crashes;
 mod emulation;
 mod explain;
 mod limits;
+mod load;
 mod logs;
 mod revisions;
 mod scaling;
