@@ -44,7 +44,15 @@ impl ShimFailure {
             "import-failed" => StartFailureKind::ImportFailed,
             _ => StartFailureKind::Node,
         };
-        failure(kind, self.detail)
+        failure(kind, self.hint().map_or(self.detail.clone(), |hint| format!("{} ({hint})", self.detail)))
+    }
+
+    /// What a failed import shows to be meant otherwise.
+    fn hint(&self) -> Option<&'static str> {
+        let looks_for_port = self.kind == "import-failed" && self.detail == "KeyError: 'PORT'";
+        looks_for_port.then_some(
+            "a handler has no $PORT: a program that serves HTTP itself is deployed with kind = \"http\" and its command",
+        )
     }
 }
 
@@ -109,6 +117,9 @@ mod tests {
         say(r#"{"type":"failed","kind":"import-failed","detail":"x"}"#);
         let Some((GateWord::Failed(why), _)) = gate.word().await.unwrap() else { panic!("not a failure") };
         assert_eq!(why.into_failure().kind, StartFailureKind::ImportFailed);
+        say(r#"{"type":"failed","kind":"import-failed","detail":"KeyError: 'PORT'"}"#);
+        let Some((GateWord::Failed(why), _)) = gate.word().await.unwrap() else { panic!("not a failure") };
+        assert!(why.into_failure().detail.contains("kind = \"http\""));
         say("nonsense");
         assert!(gate.word().await.is_err());
         drop(theirs);

@@ -93,7 +93,12 @@ impl Isolation {
                     detail: format!("{what}, by cgroup {}", cgroups.version()),
                 },
                 Some(why) => {
-                    Mechanism { name, enforced: false, detail: format!("{controller} controller: {why}") }
+                    let instead = match controller {
+                        "memory" => "; instead each process may ask for twice the limit and 256 MiB",
+                        _ => "",
+                    };
+                    let detail = format!("{controller} controller: {why}{instead}");
+                    Mechanism { name, enforced: false, detail }
                 }
             });
         }

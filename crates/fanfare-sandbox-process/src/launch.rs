@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fanfare_types::{StartFailure, StartFailureKind};
+use fanfare_types::{Sizing, StartFailure, StartFailureKind};
 use tokio::sync::oneshot;
 
 use crate::body::{Body, Forked};
@@ -27,6 +27,10 @@ use crate::zygote::{Template, Zygote};
 pub(crate) const NOFILE: u64 = 16_384;
 /// Sandboxes are what a machine without memory should kill first.
 pub(crate) const OOM_SCORE_ADJ: i32 = 500;
+
+/// See [`data_bytes`].
+const DATA_FACTOR: u64 = 2;
+const DATA_BYTES: u64 = 256 << 20;
 
 /// What is needed to start one sandbox.
 pub(crate) struct Launch<'a> {
@@ -97,8 +101,16 @@ pub(crate) fn base_spec(name: &str, uid: Option<u32>) -> SpawnSpec {
         template: false,
         watch: Watch::Nothing,
         nofile: NOFILE,
+        data_bytes: None,
         oom_score_adj: OOM_SCORE_ADJ,
     }
+}
+
+/// What stands in for the limit of a sandbox's memory where no cgroup enforces it: a limit of each process's private
+/// memory. It counts what is asked for and not what is used, so it is wide: an interpreter asks for more than it uses.
+pub(crate) fn data_bytes(shared: &Shared, sizing: &Sizing) -> Option<u64> {
+    let wide = sizing.limit.memory_bytes.saturating_mul(DATA_FACTOR).saturating_add(DATA_BYTES);
+    shared.cgroups.why_missing("memory").map(|_| wide)
 }
 
 /// Has the sandbox's body made, in `slot` from the moment there is something to release.
@@ -125,6 +137,7 @@ async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, St
     spec.env = prepared.env(Some(name));
     spec.binds = prepared.binds.clone();
     spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;
+    spec.data_bytes = data_bytes(shared, &revision.spec.sizing);
     let mut cloned = Cloned { what: "program", ..Cloned::default() };
     let mut fds: Vec<OwnedFd> = Vec::new();
     if let Some(listener) = listener {

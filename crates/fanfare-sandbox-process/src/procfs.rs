@@ -1,5 +1,6 @@
 //! What the kernel says about processes by number.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -18,6 +19,9 @@ pub(crate) struct Stat {
     /// When it started, in clock ticks since boot; with the number it names a process for good.
     pub(crate) start_time: String,
 }
+
+/// Ports that are named.
+const PORTS_MAX: usize = 4;
 
 /// Bytes of a file here; what is longer is cut.
 const FILE_BYTES_MAX: usize = 8 << 10;
@@ -56,6 +60,22 @@ pub(crate) fn descendant(pid: i32, ancestor: i32) -> Option<OwnedFd> {
         }
     }
     None
+}
+
+/// TCP ports that are listened on in a process's network namespace, at most [`PORTS_MAX`], the lowest first.
+pub(crate) fn listening(pid: i32) -> Vec<u16> {
+    let tables = ["tcp", "tcp6"].map(|table| read(&format!("/proc/{pid}/net/{table}")).unwrap_or_default());
+    let ports: BTreeSet<u16> =
+        tables.iter().flat_map(|table| table.lines().filter_map(listening_port)).collect();
+    ports.into_iter().take(PORTS_MAX).collect()
+}
+
+/// The local port of a line of `/proc/net/tcp` whose socket listens.
+fn listening_port(line: &str) -> Option<u16> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (_, port) = fields.next()?.rsplit_once(':')?;
+    let listens = fields.nth(1)? == "0A";
+    listens.then(|| u16::from_str_radix(port, 16).ok()).flatten()
 }
 
 /// A process's mount and IPC namespaces, as the kernel names them.
@@ -119,6 +139,24 @@ mod tests {
         assert_eq!(parse(text), Some(Stat { parent: 3, start_time: "987654".into() }));
         assert_eq!(parse("7 (a"), None);
         assert_eq!(parse("7 (a) S 3"), None);
+    }
+
+    #[test]
+    fn ports_that_are_listened_on_are_seen() {
+        let head = "  sl  local_address rem_address   st tx_queue rx_queue";
+        let line = |local: &str, state: &str| {
+            format!("   0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000")
+        };
+        assert_eq!(listening_port(head), None);
+        assert_eq!(listening_port(&line("0100007F:0BB8", "0A")), Some(3000));
+        assert_eq!(listening_port(&line("00000000000000000000000001000000:1F90", "0A")), Some(8080));
+        assert_eq!(listening_port(&line("0100007F:0BB8", "01")), None, "connected");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ports = listening(i32::try_from(std::process::id()).unwrap());
+        assert!(
+            ports.len() == PORTS_MAX || ports.contains(&listener.local_addr().unwrap().port()),
+            "{ports:?}"
+        );
     }
 
     #[test]

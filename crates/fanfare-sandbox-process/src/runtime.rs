@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use fanfare_sandbox::{Orphan, Outlets, Runtime, Started};
+use fanfare_sandbox::{LogStream, Orphan, Outlets, Runtime, Started};
 use fanfare_types::{
     RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, StartFailure, StopMode,
 };
@@ -20,6 +20,7 @@ use crate::deps::Store;
 use crate::isolation::Isolation;
 use crate::launcher::protocol::Config;
 use crate::link::{LinkOptions, Links};
+use crate::logs::Log;
 use crate::options::{ProcessOptions, RUN_DIR_LEN_MAX};
 use crate::recover;
 use crate::revision::{Revision, node_failure};
@@ -133,6 +134,7 @@ impl Runtime for ProcessRuntime {
             let revision = shared.revision(revision)?;
             // Apart from the proof, whose time does not include installing dependencies.
             crate::prepare::prepared(&shared, &revision, Instant::now()).await?;
+            say_what_is_not_limited(&shared, &revision);
             let answer = sandbox::begin(&shared, id, revision, Purpose::Prove)?;
             let result = answer.await.map_err(|e| node_failure("supervisor", e))?;
             stop(&shared, id, StopMode::Kill).await;
@@ -238,6 +240,20 @@ impl Runtime for ProcessRuntime {
             drop(broker);
             let _ = std::fs::remove_file(shared.broker_path());
         })
+    }
+}
+
+/// Whoever deploys where limits cannot be enforced reads it in the function's log.
+fn say_what_is_not_limited(shared: &Shared, revision: &Revision) {
+    let not = [("memory", "memory"), ("pids", "processes"), ("cpu", "CPU")]
+        .into_iter()
+        .filter(|(controller, _)| *controller != "cpu" || revision.spec.sizing.limit.cpu_milli > 0)
+        .filter_map(|(controller, what)| Some((what, shared.cgroups.why_missing(controller)?)));
+    let (what, why): (Vec<_>, Vec<_>) = not.unzip();
+    if let Some(why) = why.first() {
+        let text = format!("warning: not enforced on this node: the limits on {} ({why})", what.join(", "));
+        Log::new(shared.outlets.logs.clone(), revision.spec.id.function, None)
+            .line(LogStream::Platform, text);
     }
 }
 

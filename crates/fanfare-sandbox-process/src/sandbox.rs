@@ -21,7 +21,8 @@ use crate::launch::{self, Launch};
 use crate::logs::{Log, Outputs};
 use crate::prepare;
 use crate::process::Event;
-use crate::revision::{Prepared, Revision, Serving, failure, node_failure};
+use crate::procfs;
+use crate::revision::{PORT, Prepared, Revision, Serving, failure, node_failure};
 use crate::shared::{Handle, Shared, UsageMeter};
 
 /// Requests for sockets of one sandbox that may wait for its first process.
@@ -173,7 +174,30 @@ impl Sandbox {
                     format!("not ready after {limit} ms: the import has not ended"),
                 )
             },
-            _ => failure(StartFailureKind::Timeout, format!("not ready after {limit} ms")),
+            _ => failure(
+                StartFailureKind::Timeout,
+                format!("not ready after {limit} ms{}", self.what_is_wanting()),
+            ),
+        }
+    }
+
+    /// What a program that runs and is not ready has not done.
+    fn what_is_wanting(&self) -> String {
+        let serving = self.revision.prepared.get().map(|prepared| prepared.serving);
+        let (Some(Serving::Port), Some(Body::Own(process))) = (serving, &self.body) else {
+            return String::new();
+        };
+        match procfs::listening(process.pid()).as_slice() {
+            [] => format!(": it listens on no TCP port, where $PORT, which is {PORT}, is expected"),
+            // Just now.
+            ports if ports.contains(&PORT) => String::new(),
+            others => {
+                let others: Vec<_> = others.iter().map(u16::to_string).collect();
+                format!(
+                    ": it listens on port {}, where $PORT, which is {PORT}, is expected",
+                    others.join(", ")
+                )
+            }
         }
     }
 

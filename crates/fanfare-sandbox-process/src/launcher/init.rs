@@ -166,6 +166,9 @@ fn limits(spec: &SpawnSpec) -> Result<(), SetupError> {
         )
     };
     set(Resource::Nofile, spec.nofile)?;
+    if let Some(bytes) = spec.data_bytes {
+        set(Resource::Data, bytes)?;
+    }
     // The kernel takes 1 for "none", 0 only for "no file": a program of the host's would still be started.
     set(Resource::Core, 1)?;
     set(Resource::Memlock, 64 << 10)?;

@@ -93,6 +93,8 @@ pub(crate) struct SpawnSpec {
     pub(crate) watch: Watch,
     /// Open files.
     pub(crate) nofile: u64,
+    /// Private memory of each process, where no cgroup limits what they all have.
+    pub(crate) data_bytes: Option<u64>,
     /// Most likely victim of a machine that is out of memory.
     pub(crate) oom_score_adj: i32,
 }

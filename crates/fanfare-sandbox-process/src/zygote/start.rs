@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
-use crate::launch::{base_spec, setup_failure};
+use crate::launch::{base_spec, data_bytes, setup_failure};
 use crate::launcher::protocol::Step;
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
@@ -114,6 +114,7 @@ async fn import(
     spec.env.push(format!("FANFARE_PRIVATE_DIRS={}", PRIVATE_DIRS.join(" ")));
     spec.binds = prepared.binds.clone();
     spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;
+    spec.data_bytes = data_bytes(&parts.shared, &revision.spec.sizing);
     spec.template = true;
     spec.fds = vec![CONTROL_FD];
     let process = Process::start(&link, spec, (stdout, stderr), vec![theirs], &parts.cgroup).await;

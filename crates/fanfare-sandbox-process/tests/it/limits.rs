@@ -1,13 +1,14 @@
 //! What a sandbox may use, and that exceeding it is its own affair.
 
 use fanfare_sandbox::Runtime;
-use fanfare_types::{ExitCause, StopMode};
+use fanfare_types::{Contract, ExitCause, StopMode};
 
 use crate::cases;
-use crate::support::{Lab, block_on, id};
+use crate::support::{Lab, ask, block_on, id, revision};
 
 cases![
     a_full_tmp_stays_inside,
+    a_full_tmp_of_the_default_size_is_no_want_of_memory,
     a_fork_bomb_stays_inside,
     an_allocation_bomb_is_out_of_memory,
     cpu_is_limited_and_counted,
@@ -27,6 +28,37 @@ fn a_full_tmp_stays_inside() {
         assert_eq!(lab.run(2, &two, "import os; print(os.listdir('/tmp'))").await, "[]");
         let files = "import errno\nn = 0\ntry:\n  while True: open(f'/tmp/{n}', 'w'); n += 1\nexcept OSError as e: print(errno.errorcode[e.errno])";
         assert_eq!(lab.run(2, &two, files).await, "ENOSPC");
+        lab.close().await;
+    });
+}
+
+/// The default of `/tmp`, whose files are memory, is below that of memory, with room for an interpreter.
+fn a_full_tmp_of_the_default_size_is_no_want_of_memory() {
+    let python = "import errno
+def handler(event, context):
+    try:
+        with open('/tmp/x', 'wb', buffering=0) as f:
+            for _ in range(1024): f.write(b'x' * (1 << 20))
+    except OSError as e: return errno.errorcode[e.errno]
+";
+    let node = "const fs = require('fs');
+exports.handler = () => {
+    const f = fs.openSync('/tmp/x', 'w'), piece = Buffer.alloc(1 << 20);
+    try { for (let n = 0; n < 1024; n++) fs.writeSync(f, piece); } catch (e) { return e.code; }
+};
+";
+    block_on(async {
+        let lab = Lab::new().await;
+        let contracts = [
+            ("f.py", python, Contract::Python { file: "f.py".into(), handler: "handler".into() }),
+            ("f.js", node, Contract::Node { file: "f.js".into(), handler: "handler".into() }),
+        ];
+        for (n, (file, text, contract)) in (1..).zip(contracts) {
+            let code = Some(lab.codes.add(lab.dir.path(), &[(file, text)]));
+            let started = lab.create(u64::from(n), &revision(n, code, contract)).await.unwrap();
+            assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "ENOSPC".to_owned()), "{file}");
+        }
+        lab.runtime.shutdown().await;
         lab.close().await;
     });
 }
@@ -116,7 +148,10 @@ os.write(1, b'no newline'); os._exit(7)
         assert!(exit.log_tail.contains("no newline"), "{exit:?}");
         let lines = lab.logs.borrow().clone();
         let out: Vec<_> = lines.iter().filter(|l| l.stream == fanfare_sandbox::LogStream::Stdout).collect();
-        assert_eq!(out.iter().map(|l| l.text.len()).collect::<Vec<_>>(), [5, 6, 65_536 + 17, 4_464, 10]);
+        assert_eq!(
+            out.iter().map(|l| l.text.len()).collect::<Vec<_>>(),
+            [5, 6, 16_384 + 17, 16_384 + 17, 16_384 + 17, 16_384 + 17, 4_464, 10]
+        );
         assert!(out[2].text.ends_with("[line continues]"));
         assert!(lines.iter().any(|l| l.text == "opened" && l.stream == fanfare_sandbox::LogStream::Stderr));
         assert!(lines.iter().any(|l| l.text == "bad \u{fffd} byte"), "{lines:?}");

@@ -11,12 +11,32 @@ use crate::support::{Lab, PROBE, ask, block_on, through_broker};
 
 cases![
     a_program_on_a_port_is_ready_when_it_listens,
+    a_program_on_another_port_is_told_which,
     failures_name_their_cause,
     prepare_proves_that_an_inherited_listener_is_reached,
     a_run_directory_has_one_owner,
     a_run_directory_of_another_user_is_refused,
     a_launcher_that_cannot_start_leaves_nothing,
 ];
+
+fn a_program_on_another_port_is_told_which() {
+    let listen =
+        "import socket, time\nl = socket.socket()\nl.bind(('127.0.0.1', 3000))\nl.listen(1)\ntime.sleep(600)";
+    block_on(async {
+        let lab = Lab::new().await;
+        for (n, text, said) in [
+            (1, listen, "listens on port 3000, where $PORT, which is 8080, is expected"),
+            (2, "import time; time.sleep(600)", "listens on no TCP port, where $PORT"),
+        ] {
+            let mut spec = lab.http(n, &[("f.py", text)], &["python3", "f.py"], false);
+            spec.timeouts.start = std::time::Duration::from_secs(2);
+            let failure = lab.create(u64::from(n), &spec).await.unwrap_err();
+            assert_eq!(failure.kind, StartFailureKind::Timeout, "{failure:?}");
+            assert!(failure.detail.contains(said), "{failure:?}");
+        }
+        lab.close().await;
+    });
+}
 
 fn a_program_on_a_port_is_ready_when_it_listens() {
     block_on(async {

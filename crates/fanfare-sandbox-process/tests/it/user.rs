@@ -51,14 +51,14 @@ fn isolated() {
         for name in ["namespaces", "root directory", "network", "capabilities", "system calls"] {
             assert!(enforced(name), "{report}");
         }
-        let started = lab.create(1, &lab.probe(1)).await.unwrap();
+        let probe = lab.create(1, &lab.probe(1)).await.unwrap();
         let code = "import os\nstatus = open('/proc/self/status').read()\nprint([l.split()[1] for l in status.splitlines() if l.startswith(('CapEff', 'CapBnd', 'NoNewPrivs', 'Seccomp:'))], sorted(p for p in os.listdir('/proc') if p.isdigit()))";
         let none = "'0000000000000000'";
-        assert_eq!(lab.run(1, &started, code).await, format!("[{none}, {none}, '1', '2'] ['2']"));
+        assert_eq!(lab.run(1, &probe, code).await, format!("[{none}, {none}, '1', '2'] ['2']"));
         let writes = "import errno\nfor path in ['/x', '/usr/x', '/function/x', '/etc/passwd']:\n  try: open(path, 'w'); print(path)\n  except OSError as e: pass\nopen('/tmp/x', 'w').write('x'); open('/dev/null', 'w').write('x')\nprint('done')";
-        assert_eq!(lab.run(1, &started, writes).await, "done");
+        assert_eq!(lab.run(1, &probe, writes).await, "done");
         let network = "import socket; print([n for _, n in socket.if_nameindex()])";
-        assert_eq!(lab.run(1, &started, network).await, "['lo']");
+        assert_eq!(lab.run(1, &probe, network).await, "['lo']");
 
         let port = lab.http(2, &[("probe.py", PROBE)], &["python3", "probe.py", "port"], false);
         let started = lab.create(2, &port).await.unwrap();
@@ -69,7 +69,17 @@ fn isolated() {
         let python = Contract::Python { file: "f.py".into(), handler: "handler".into() };
         let started = lab.create(3, &revision(3, code, python)).await.unwrap();
         assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "forked".to_owned()));
-        for n in 1..=3 {
+        let text = "exports.handler = () => 'javascript'";
+        let code = Some(lab.codes.add(lab.dir.path(), &[("f.js", text)]));
+        let node = Contract::Node { file: "f.js".into(), handler: "handler".into() };
+        let started = lab.create(4, &revision(4, code, node)).await.unwrap();
+        assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "javascript".to_owned()));
+        // Without cgroups a process may ask for so much, and no more.
+        let bomb = "try: x = bytearray(1 << 30); print('has it')\nexcept MemoryError: print('refused')";
+        assert_eq!(lab.run(1, &probe, bomb).await, "refused");
+        lab.runtime.prepare(std::sync::Arc::new(lab.probe(1))).await.unwrap();
+        lab.line("not enforced on this node: the limits on memory").await;
+        for n in 1..=4 {
             lab.stop(n, StopMode::Graceful).await;
         }
         lab.runtime.shutdown().await;
