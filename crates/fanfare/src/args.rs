@@ -102,6 +102,10 @@ pub(crate) enum Command {
 }
 
 /// Register a function from a file or a directory, or replace it.
+///
+/// A directory's fanfare.toml and the flags are the whole truth about its settings. Without a fanfare.toml, a function
+/// that is registered already keeps the settings that no flag names (`--reset` gives those their defaults). What is kept
+/// and what changes is printed.
 #[derive(ClapArgs, Debug)]
 #[command(before_help = "\
 Examples:
@@ -120,6 +124,9 @@ pub(crate) struct DeployArgs {
     pub(crate) runtime: Option<String>,
     #[command(flatten)]
     pub(crate) source: SourceArgs,
+    /// Give settings that are not named here their defaults, instead of keeping the registered function's.
+    #[arg(long)]
+    pub(crate) reset: bool,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
     #[command(flatten)]

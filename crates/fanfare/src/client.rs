@@ -73,6 +73,16 @@ impl Client {
         self.suggesting(name, got).await
     }
 
+    /// What is registered under a name, if anything is.
+    pub(crate) async fn registered(&self, name: &FunctionName) -> Result<Option<FunctionDocument>, Failure> {
+        let got: Result<FunctionStatusDocument, _> = self.get(&format!("/v1/functions/{name}")).await;
+        match got {
+            Ok(status) => Ok(Some(status.function)),
+            Err(failure) if failure.is_not_found() => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Every function, page by page.
     pub(crate) async fn functions(&self) -> Result<Vec<FunctionSummaryDocument>, Failure> {
         let mut all = Vec::new();

@@ -2,6 +2,7 @@
 
 mod activation;
 mod args;
+mod changes;
 mod client;
 mod command_line;
 mod commands;

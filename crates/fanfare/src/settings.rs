@@ -145,9 +145,21 @@ impl SettingsArgs {
         Failure { what, ..failure }.next(format!("give {flag} a value that is allowed"))
     }
 
+    /// The flag of a field, without its dashes.
+    pub(crate) fn word_of(field: &str) -> Option<&'static str> {
+        let flags = SettingsArgs::default().all_flags();
+        flags.iter().find(|(_, of, _)| *of == field).map(|(.., flag)| flag.trim_start_matches('-'))
+    }
+
     /// Fields that flags have set, and those flags.
     fn flags(&self) -> Vec<(&'static str, &'static str)> {
-        let flags = [
+        let given = self.all_flags().into_iter().filter(|(given, ..)| *given);
+        given.map(|(_, field, flag)| (field, flag)).collect()
+    }
+
+    /// Every flag of a single field: whether it is given, the field, the flag.
+    fn all_flags(&self) -> [(bool, &'static str, &'static str); 20] {
+        [
             (self.memory.is_some(), "limits.memory_limit", "--memory"),
             (self.memory_request.is_some(), "limits.memory_request", "--memory-request"),
             (self.cpu.is_some(), "limits.cpu_limit", "--cpu"),
@@ -158,7 +170,9 @@ impl SettingsArgs {
             (self.handler_processes.is_some(), "handler_processes", "--handler-processes"),
             (self.timeout.is_some(), "timeouts.request", "--timeout"),
             (self.start_timeout.is_some(), "timeouts.start", "--start-timeout"),
+            (self.idle_timeout.is_some(), "timeouts.idle", "--idle-timeout"),
             (self.queue_limit.is_some(), "queue_limit", "--queue-limit"),
+            (self.balance.is_some(), "balance", "--balance"),
             (self.min.is_some(), "scaling.min", "--min"),
             (self.max.is_some(), "scaling.max", "--max"),
             (self.scale.is_some(), "scaling.count", "--scale"),
@@ -166,8 +180,7 @@ impl SettingsArgs {
             (self.metric.is_some(), "scaling.metric", "--metric"),
             (self.target.is_some(), "scaling.target", "--target"),
             (self.scale_down_delay.is_some(), "scaling.scale_down_delay", "--scale-down-delay"),
-        ];
-        flags.into_iter().filter(|(given, ..)| *given).map(|(_, field, flag)| (field, flag)).collect()
+        ]
     }
 
     fn apply_env(&self, document: &mut FunctionDocument) -> Result<(), Failure> {

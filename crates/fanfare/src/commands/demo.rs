@@ -139,7 +139,7 @@ async fn measure(
     document.limits.memory_request = Some(Quantity::Integer(SURGE_MEMORY_REQUEST_BYTES));
     document.limits.cpu_request = Some(Quantity::Integer(0));
     let document = deploy::upload(&context, &source, document).await?;
-    let deployed = deploy::register(&context, &document, WaitArgs::default()).await?;
+    let deployed = deploy::register(&context, &document, None, WaitArgs::default()).await?;
     let surge = run_surge(&context, &deployed.url, surge).await?;
     printer.stage("Called surge, all at once");
     Ok((vec![hello, server], surge))
@@ -154,7 +154,7 @@ async fn call_both(
 ) -> Result<Measured, Failure> {
     let begin = Instant::now();
     let document = deploy::upload(context, code, document).await?;
-    let deployed = deploy::register(context, &document, WaitArgs::default()).await?;
+    let deployed = deploy::register(context, &document, None, WaitArgs::default()).await?;
     let deploy_ms = ms(begin.elapsed());
     let begin = Instant::now();
     let headers = call(context, &deployed.url, "{\"name\": \"cold\"}").await?;

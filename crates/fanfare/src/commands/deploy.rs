@@ -7,6 +7,7 @@ use fanfare_types::FunctionName;
 use serde::Serialize;
 
 use crate::args::{DeployArgs, SourceArgs, WaitArgs};
+use crate::changes::{self, Change};
 use crate::command_line;
 use crate::commands::{Context, data_plane_url, function_url};
 use crate::detect::{Wanted, detect};
@@ -25,17 +26,61 @@ pub(crate) struct Deployed {
 }
 
 pub(crate) async fn run(context: &Context, args: &DeployArgs) -> Result<Exit, Failure> {
+    let keep = keeps_settings(args.path.as_deref(), args.reset);
     let deployed = match &args.path {
         Some(path) => {
             let document = source_document(path, &args.source, &args.settings)?;
             let document = upload(context, path, document).await?;
-            register(context, &document, args.wait).await.map_err(|failure| mend(failure, &document.name))
+            replace(context, document, keep.then_some(&args.settings), args.wait).await
         }
-        None => register(context, &fake_document(&args.source, &args.settings)?, args.wait).await,
+        None => {
+            let document = fake_document(&args.source, &args.settings)?;
+            replace(context, document, keep.then_some(&args.settings), args.wait).await
+        }
     };
     let deployed = deployed.map_err(|failure| args.settings.name_flags(failure))?;
     print(context, &deployed, args.output.output)?;
     Ok(Exit::Ok)
+}
+
+/// Whether a registered function keeps the settings that are not named: those of a directory with `fanfare.toml` are
+/// what the file says.
+pub(crate) fn keeps_settings(path: Option<&Path>, reset: bool) -> bool {
+    !reset && !path.is_some_and(|path| path.join(SETTINGS_FILE).is_file())
+}
+
+/// Registers the function in the place of the one that has its name; says what thereby changes, and what is kept.
+async fn replace(
+    context: &Context,
+    described: FunctionDocument,
+    keep: Option<&SettingsArgs>,
+    wait: WaitArgs,
+) -> Result<Deployed, Failure> {
+    let name = FunctionName::new(&described.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
+    let before = context.client.registered(&name).await?;
+    let document = match (&before, keep) {
+        (Some(before), Some(settings)) => keeping(before, &described, settings)?,
+        _ => described.clone(),
+    };
+    let kept: Vec<_> = changes::changes(&described, &document).iter().map(Change::now).collect();
+    if !kept.is_empty() {
+        let kept = kept.join(", ");
+        context.printer.stage(format_args!("Kept as it was: {kept} (--reset gives the defaults)"));
+    }
+    let deployed = register(context, &document, before.as_ref(), wait).await;
+    deployed.map_err(|failure| mend(failure, &document.name))
+}
+
+/// What is described, with those settings of `before` that `settings` do not name.
+pub(crate) fn keeping(
+    before: &FunctionDocument,
+    described: &FunctionDocument,
+    settings: &SettingsArgs,
+) -> Result<FunctionDocument, Failure> {
+    let FunctionDocument { name, runtime, handler, code, .. } = described.clone();
+    let mut document = FunctionDocument { name, runtime, handler, code, ..before.clone() };
+    settings.apply(&mut document)?;
+    Ok(document)
 }
 
 /// A function without code, for the `fake` runtime.
@@ -100,14 +145,21 @@ pub(crate) async fn upload(
     Ok(document)
 }
 
-/// Registers the function, and has a node prove that it starts unless told not to wait for that.
+/// Registers the function, says how it differs from `before`, and has a node prove that it starts unless told not to
+/// wait for that.
 pub(crate) async fn register(
     context: &Context,
     document: &FunctionDocument,
+    before: Option<&FunctionDocument>,
     wait: WaitArgs,
 ) -> Result<Deployed, Failure> {
     let name = FunctionName::new(&document.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
     let result = context.client.put_function(document).await?;
+    if let (DeployOutcome::Updated, Some(before)) = (result.outcome, before) {
+        for change in changes::changes(before, document) {
+            context.printer.stage(format_args!("Changed {change}"));
+        }
+    }
     prove(context, &name, result, wait).await
 }
 

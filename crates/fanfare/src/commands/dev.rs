@@ -109,7 +109,8 @@ impl Session<'_> {
         let Context { client, printer } = self.context;
         let document = self.packed(self.context).await?;
         let name = FunctionName::new(&document.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
-        match deploy::register(self.context, &document, WaitArgs::default()).await {
+        let before = client.registered(&name).await?;
+        match deploy::register(self.context, &document, before.as_ref(), WaitArgs::default()).await {
             Ok(_) => {}
             Err(failure) if failure.exit == Exit::Function => printer.failure(&failure),
             Err(failure) => return Err(failure),
@@ -156,7 +157,15 @@ impl Session<'_> {
     async fn packed(&self, context: &Context) -> Result<FunctionDocument, Failure> {
         let document = deploy::source_document(&self.args.path, &self.args.source, &self.args.settings)
             .map_err(|failure| self.args.settings.name_flags(failure))?;
-        deploy::upload(context, &self.args.path, document).await
+        let document = deploy::upload(context, &self.args.path, document).await?;
+        let name = FunctionName::new(&document.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
+        // As a deployment would: what `update` has set meanwhile is not undone by a save.
+        match context.client.registered(&name).await? {
+            Some(before) if deploy::keeps_settings(Some(&self.args.path), false) => {
+                deploy::keeping(&before, &document, &self.args.settings)
+            }
+            _ => Ok(document),
+        }
     }
 
     /// Has a node start the function once under another name, and registers it only when that went well.

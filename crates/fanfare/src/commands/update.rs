@@ -13,9 +13,10 @@ pub(crate) async fn run(context: &Context, args: &UpdateArgs) -> Result<Exit, Fa
             args.name
         )));
     }
-    let mut document = context.client.function(&args.name).await?.function;
+    let before = context.client.function(&args.name).await?.function;
+    let mut document = before.clone();
     args.settings.apply(&mut document)?;
-    let deployed = deploy::register(context, &document, args.wait).await;
+    let deployed = deploy::register(context, &document, Some(&before), args.wait).await;
     let deployed = deployed.map_err(|failure| args.settings.name_flags(failure))?;
     deploy::print(context, &deployed, args.output.output)?;
     Ok(Exit::Ok)

@@ -53,6 +53,64 @@ async fn again_is_unchanged() {
 }
 
 #[tokio::test]
+async fn a_deploy_keeps_what_an_update_has_set_and_says_so() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let deploy = async |args: &[&str]| {
+        fanfare_in(dir.path(), &double.api, &[&["deploy", "hello.py", "--no-wait"], args].concat()).await
+    };
+    assert_eq!(deploy(&[]).await.code, 0);
+    let update = ["update", "hello", "--no-wait", "--memory", "256MiB", "-e", "A=canary", "--min", "1"];
+    let run = fanfare(&double.api, &update).await;
+    let changed = "\
+T Changed env A added
+T Changed memory 128 MiB -> 256 MiB
+T Changed min 0 -> 1
+T Registered hello, revision 2";
+    assert_eq!((run.code, without_times(&run.stderr).as_str()), (0, changed));
+
+    let run = deploy(&[]).await;
+    let kept =
+        "T Kept as it was: env A, memory 256 MiB, min 1 (--reset gives the defaults)\nT hello is unchanged";
+    assert!(run.code == 0 && without_times(&run.stderr).ends_with(kept), "{run:?}");
+    let run = deploy(&["--min", "2"]).await;
+    let kept = "\
+T Kept as it was: env A, memory 256 MiB (--reset gives the defaults)
+T Changed min 1 -> 2
+T Registered hello, revision 3";
+    assert!(run.code == 0 && without_times(&run.stderr).ends_with(kept), "{run:?}");
+
+    let run = deploy(&["--reset", "--min", "2"]).await;
+    let changed = "\
+T Code is there already
+T Changed env A removed
+T Changed memory 256 MiB -> 128 MiB (default)
+T Registered hello, revision 4";
+    assert!(run.code == 0 && without_times(&run.stderr).ends_with(changed), "{run:?}");
+    assert_eq!(double.held().functions["hello"].1.env.0, []);
+}
+
+#[tokio::test]
+async fn a_settings_file_is_the_whole_truth_and_what_it_undoes_is_said() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    fs::write(dir.path().join("fanfare.toml"), "name = \"app\"\nconcurrency = 4\n").unwrap();
+    let deploy = ["deploy", ".", "--no-wait"];
+    assert_eq!(fanfare_in(dir.path(), &double.api, &deploy).await.code, 0);
+    let update = ["update", "app", "--no-wait", "--timeout", "5s", "-e", "A=1"];
+    assert_eq!(fanfare(&double.api, &update).await.code, 0);
+    let run = fanfare_in(dir.path(), &double.api, &deploy).await;
+    let changed = "\
+T Code is there already
+T Changed env A removed
+T Changed timeout 5.0 s -> 60.0 s (default)
+T Registered app, revision 3";
+    assert!(run.code == 0 && without_times(&run.stderr).ends_with(changed), "{run:?}");
+    let run = fanfare_in(dir.path(), &double.api, &deploy).await;
+    assert!(run.code == 0 && run.stderr.ends_with("app is unchanged\n"), "{run:?}");
+}
+
+#[tokio::test]
 async fn what_does_not_start_says_why_each_time() {
     let double = Double::start().await;
     let dir = hello("x");
