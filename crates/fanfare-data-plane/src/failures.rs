@@ -1,7 +1,7 @@
 //! Requests that failed, counted for the control plane, which shows them to whoever asks how a function is doing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
 use fanfare_types::limits::{FAILURE_DETAIL_BYTES_MAX, FAILURES_PER_REPORT_MAX, LOG_TAIL_BYTES};
@@ -21,9 +21,31 @@ const PENDING_MAX: usize = 16 * FAILURES_PER_REPORT_MAX;
 /// What has failed and has not been told yet.
 #[derive(Default)]
 pub(crate) struct Failures {
-    pending: Mutex<BTreeMap<(FunctionId, Reason), RequestFailures>>,
+    pending: Mutex<BTreeMap<(FunctionId, Reason), Pending>>,
     /// The first of those is there.
     pub(crate) first: Notify,
+}
+
+/// Failures of one function and reason: how many, and the newest as it came. A problem is put into words when it is
+/// told, so that a storm of refusals costs little more than its count.
+struct Pending {
+    count: u32,
+    newest: Newest,
+}
+
+struct Newest {
+    request_id: HeaderValue,
+    said: Words,
+}
+
+/// What is said of a failure, before it is put into words.
+enum Words {
+    Problem(Problem),
+    /// A shim's, within what is told of them.
+    HandlerError {
+        detail: String,
+        stack: String,
+    },
 }
 
 impl Failures {
@@ -33,7 +55,11 @@ impl Failures {
         let elsewhere = [Reason::BadRequest, Reason::TooLarge, Reason::ShuttingDown, Reason::NotSynced]
             .contains(&problem.reason);
         if !elsewhere {
-            self.add(function, problem.reason, id, || (problem.detail().to_owned(), problem.log_tail()));
+            self.add(
+                function,
+                problem.reason,
+                Newest { request_id: id.clone(), said: Words::Problem(problem.clone()) },
+            );
         }
     }
 
@@ -46,48 +72,61 @@ impl Failures {
     ) -> String {
         let nameless = HeaderValue::from_static("");
         let said: Said = serde_json::from_slice(body).unwrap_or_default();
-        self.add(function, Reason::HandlerError, id.unwrap_or(&nameless), || {
-            (said.detail.clone(), said.stack.join("\n").into())
-        });
+        let stack = said.stack.join("\n");
+        let words = Words::HandlerError {
+            detail: head(&said.detail, FAILURE_DETAIL_BYTES_MAX).to_owned(),
+            stack: tail(&stack, LOG_TAIL_BYTES).to_owned(),
+        };
+        let request_id = id.cloned().unwrap_or(nameless);
+        self.add(function, Reason::HandlerError, Newest { request_id, said: words });
         said.detail
     }
 
-    /// One more. Of those of one report the first is described: a storm of refusals costs no more than its count.
-    fn add(
-        &self,
-        function: FunctionId,
-        reason: Reason,
-        id: &HeaderValue,
-        describe: impl FnOnce() -> (String, Arc<str>),
-    ) {
+    /// One more. The cores share the lock: nothing is parsed or written under it.
+    fn add(&self, function: FunctionId, reason: Reason, newest: Newest) {
         let mut pending = self.pending.lock();
-        if let Some(known) = pending.get_mut(&(function, reason)) {
-            known.count = known.count.saturating_add(1);
-            return;
-        }
-        if pending.len() >= PENDING_MAX {
-            return;
-        }
-        let (detail, log_tail) = describe();
-        let failures = RequestFailures {
-            function,
-            reason,
-            count: 1,
-            detail: head(&detail, FAILURE_DETAIL_BYTES_MAX).into(),
-            request_id: id.to_str().unwrap_or_default().into(),
-            log_tail: tail(&log_tail, LOG_TAIL_BYTES).into(),
-        };
-        pending.insert((function, reason), failures);
-        if pending.len() == 1 {
-            self.first.notify_one();
+        let count = pending.len();
+        match pending.entry((function, reason)) {
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                known.count = known.count.saturating_add(1);
+                known.newest = newest;
+            }
+            Entry::Vacant(_) if count >= PENDING_MAX => {}
+            Entry::Vacant(place) => {
+                place.insert(Pending { count: 1, newest });
+                if count == 0 {
+                    self.first.notify_one();
+                }
+            }
         }
     }
 
-    /// What is told at once.
+    /// What is told at once: each with its newest one's words.
     pub(crate) fn take(&self) -> Vec<RequestFailures> {
-        let mut pending = self.pending.lock();
-        let count = pending.len().min(FAILURES_PER_REPORT_MAX);
-        std::iter::from_fn(|| pending.pop_first()).take(count).map(|(_, failures)| failures).collect()
+        let taken: Vec<_> = {
+            let mut pending = self.pending.lock();
+            let count = pending.len().min(FAILURES_PER_REPORT_MAX);
+            std::iter::from_fn(|| pending.pop_first()).take(count).collect()
+        };
+        taken.into_iter().map(|((function, reason), pending)| pending.told(function, reason)).collect()
+    }
+}
+
+impl Pending {
+    fn told(self, function: FunctionId, reason: Reason) -> RequestFailures {
+        let (detail, log_tail) = match self.newest.said {
+            Words::Problem(problem) => (problem.detail().to_owned(), problem.log_tail()),
+            Words::HandlerError { detail, stack } => (detail, stack.into()),
+        };
+        RequestFailures {
+            function,
+            reason,
+            count: self.count,
+            detail: head(&detail, FAILURE_DETAIL_BYTES_MAX).into(),
+            request_id: self.newest.request_id.to_str().unwrap_or_default().into(),
+            log_tail: tail(&log_tail, LOG_TAIL_BYTES).into(),
+        }
     }
 }
 
@@ -122,6 +161,8 @@ fn tail(text: &str, bytes_max: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn refused(reason: Reason) -> Problem {
@@ -133,11 +174,12 @@ mod tests {
         let failures = Failures::default();
         let id = HeaderValue::from_static;
         let function = FunctionId(1);
-        failures.note(function, &refused(Reason::RequestTimeout), &id("r-1"));
-        failures.note(function, &refused(Reason::RequestTimeout), &id("r-2"));
+        failures.note(function, &Problem::new(Reason::RequestTimeout, "the first"), &id("r-1"));
+        failures.note(function, &Problem::new(Reason::RequestTimeout, "the newest"), &id("r-2"));
         failures.note(FunctionId(2), &refused(Reason::QueueFull), &id("r-3"));
         failures.note(function, &refused(Reason::BadRequest), &id("r-4"));
         let body = Bytes::from_static(br#"{"detail": "ValueError: x", "stack": ["a", "b"], "more": 1}"#);
+        failures.note_handler_error(function, Some(&id("r-0")), &Bytes::from_static(b"{}"));
         failures.note_handler_error(function, Some(&id("r-5")), &body);
         failures.note_handler_error(FunctionId(3), None, &Bytes::from_static(b"not JSON"));
         let told: Vec<_> = failures
@@ -148,8 +190,8 @@ mod tests {
             })
             .collect();
         let expected = [
-            (1, Reason::RequestTimeout, 2, "why", "r-1", ""),
-            (1, Reason::HandlerError, 1, "ValueError: x", "r-5", "a\nb"),
+            (1, Reason::RequestTimeout, 2, "the newest", "r-2", ""),
+            (1, Reason::HandlerError, 2, "ValueError: x", "r-5", "a\nb"),
             (2, Reason::QueueFull, 1, "why", "r-3", ""),
             (3, Reason::HandlerError, 1, "", "", ""),
         ];

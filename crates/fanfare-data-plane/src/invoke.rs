@@ -10,7 +10,7 @@ use fanfare_dispatch::Outcome;
 use fanfare_http1::{ErrorKind, Malformed, RequestBody, RequestHead, SendError};
 use fanfare_types::{Protocol, Reason, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, UPGRADE};
-use http::{Method, Response, StatusCode};
+use http::{Method, Response, StatusCode, Version};
 use tokio::time::timeout;
 
 use crate::body::{Body, Broken, Held, Recycle, Upstream};
@@ -181,6 +181,8 @@ impl Call<'_> {
         let agreed = parts.headers.get(UPGRADE).filter(|_| switching).cloned();
         headers::strip_hop_by_hop(&mut parts.headers);
         parts.headers.append(SERVER_TIMING, timing);
+        // A version is of one connection, as those fields are: the server speaks its client's.
+        parts.version = Version::HTTP_11;
         if switching && let Some(upgrade) = self.upgrade.take() {
             if let Some(entry) = self.trail.answered(parts.status, answered) {
                 lease.carry(entry);

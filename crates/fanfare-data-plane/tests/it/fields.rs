@@ -29,6 +29,50 @@ async fn raw(rig: &Rig, bytes: &str) -> String {
     String::from_utf8(received).unwrap()
 }
 
+/// Reads until `end` has come.
+async fn received(client: &mut TcpStream, end: &str) -> String {
+    let mut received = Vec::new();
+    while !received.ends_with(end.as_bytes()) {
+        let read = within("the answer", client.read_buf(&mut received)).await.unwrap();
+        assert!(read > 0, "the connection is kept");
+    }
+    String::from_utf8(received).unwrap()
+}
+
+#[tokio::test]
+async fn a_function_that_speaks_http_10_costs_its_clients_no_connection() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    // Of unknown length; of unknown length but whole with the head; of a length that is told.
+    let cases = [
+        ("", "h", "transfer-encoding: chunked", "1\r\nh\r\n", "1\r\ni\r\n0\r\n\r\n"),
+        ("", "", "content-length: 2", "", "hi"),
+        ("content-length: 2\r\n", "", "content-length: 2", "", "hi"),
+    ];
+    for (length, first, framing, seen, end) in cases {
+        client.write_all(b"GET /function/hello HTTP/1.1\r\nhost: x.test\r\n\r\n").await.unwrap();
+        let mut connection = sandbox.accept().await;
+        connection.head().await;
+        let mut answer = String::new();
+        if !first.is_empty() {
+            connection.write(&format!("HTTP/1.0 200 OK\r\n{length}\r\n{first}")).await;
+            answer.push_str(&received(&mut client, &format!("\r\n\r\n{seen}")).await);
+            connection.write("i").await;
+        } else {
+            connection.write(&format!("HTTP/1.0 200 OK\r\n{length}\r\nhi")).await;
+        }
+        drop(connection);
+        answer.push_str(&received(&mut client, end).await);
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        let kept = !answer.contains("connection: close");
+        assert!(answer.contains(&format!("{framing}\r\n")) && kept, "{answer}");
+    }
+    let heard = control.until_report().await;
+    assert!(!heard.iter().any(|m| matches!(m, fanfare_types::FromDataPlane::Condemned { .. })), "{heard:?}");
+}
+
 #[tokio::test]
 async fn cookies_that_http2_took_apart_are_one_field_again() {
     let (rig, _control, _sandbox) = with_echo().await;
