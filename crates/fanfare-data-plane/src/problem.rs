@@ -97,7 +97,7 @@ impl Problem {
             | Reason::NotSynced
             | Reason::AsyncQueueFull
             | Reason::Unavailable => Some(1),
-            Reason::NoCapacity | Reason::StartTimeout => Some(5),
+            Reason::NoCapacity | Reason::NoNode | Reason::RuntimeMissing | Reason::StartTimeout => Some(5),
             _ => None,
         }
     }

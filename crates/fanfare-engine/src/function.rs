@@ -329,7 +329,7 @@ impl Active {
     }
 
     /// How many of `wanted` further sandboxes may be ordered: those that finish their last requests are no capacity, but
-    /// they are there, and with them a function has at most twice its maximum.
+    /// they are there, and with them a function has at most twice its maximum of one revision.
     pub(crate) fn bound(&mut self, now: Timestamp, wanted: u32, max: u32) -> u32 {
         let (have, leaving) = (self.coming_or_ready(), self.counts.retiring);
         let allowed = wanted.min(max.saturating_mul(2).saturating_sub(have + leaving));

@@ -11,7 +11,7 @@ use fanfare_types::{
 
 use crate::Command;
 use crate::engine::{Engine, Timer};
-use crate::function::LastFailure;
+use crate::function::{Function, LastFailure};
 
 /// How long a preparation waits for a node that could do it. Covers start-up, and a node that reconnects.
 const PREPARE_NODE_GRACE: Duration = Duration::from_secs(1);
@@ -156,10 +156,19 @@ impl Engine {
             return;
         }
         self.unprepared.remove(&revision);
-        let function = self.functions.get(&revision.function);
-        let runtime = function.map_or("it needs", |function| &function.spec.runtime);
-        let detail = format!("no connected node has the runtime {runtime}");
-        out.push(Command::Prepared { revision, result: Err(node_failure(detail)) });
+        let current = |f: &&Function| f.revision == revision.number;
+        let Some(function) = self.functions.get(&revision.function).filter(current) else {
+            // The same request finds that out.
+            return self.prepare_requested(now, revision, out);
+        };
+        let Some(failure) = self.unplaceable(function) else {
+            // A node has come that could.
+            return self.prepare_requested(now, revision, out);
+        };
+        if let Some(function) = self.functions.get_mut(&revision.function) {
+            function.last_failure = Some(Box::new(LastFailure { at: now, failure: failure.clone() }));
+        }
+        out.push(Command::Prepared { revision, result: Err(failure) });
     }
 
     /// A node answered about a revision.

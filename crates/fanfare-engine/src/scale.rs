@@ -23,7 +23,6 @@ use fanfare_types::{
 use crate::Command;
 use crate::capacity::OrderCause;
 use crate::engine::{Engine, Timer};
-use crate::function::Function;
 use crate::sandbox::Phase;
 
 impl Engine {
@@ -314,42 +313,6 @@ impl Engine {
         self.pursue(now, id, Duration::ZERO, out);
     }
 
-    /// Requests have waited for a while and there is no room: say so where nothing will ever serve them.
-    pub(crate) fn no_node_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
-        let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) else { return };
-        active.no_node_armed = false;
-        let Some(since) = active.starved_since else { return };
-        if now < since + self.config.no_node_grace {
-            // It was for an earlier want.
-            active.no_node_armed = true;
-            self.arm(since + self.config.no_node_grace, Timer::NoNode(id));
-            return;
-        }
-        let Some(function) = self.functions.get(&id) else { return };
-        let Some(active) = &function.active else { return };
-        if active.coming_or_ready() + active.old_ready > 0 || self.could_ever_fit(function) {
-            return;
-        }
-        let request = function.spec.sizing.request;
-        let able = self.nodes.values().filter(|n| n.has_runtime(&function.spec.runtime)).count();
-        let detail = format!(
-            "{able} of {} nodes have the runtime {}, and none of them can hold the {:.1} MiB and {} CPUs that a sandbox \
-             reserves",
-            self.nodes.len(),
-            function.spec.runtime,
-            request.memory_bytes as f64 / f64::from(1 << 20),
-            request.cpu_milli as f64 / 1e3,
-        );
-        self.tell_unavailable_because(id, Reason::NoCapacity, &detail, "", out);
-    }
-
-    /// Whether an empty node could hold one of its sandboxes.
-    pub(crate) fn could_ever_fit(&self, function: &Function) -> bool {
-        self.nodes
-            .values()
-            .any(|n| n.has_runtime(&function.spec.runtime) && n.capacity.fits(function.spec.sizing.request))
-    }
-
     /// Waiting requests are answered with the last failed start.
     pub(crate) fn tell_unavailable(&self, id: FunctionId, out: &mut Vec<Command>) {
         let Some(last) = self.functions.get(&id).and_then(|f| f.last_failure.as_ref()) else { return };
@@ -357,7 +320,7 @@ impl Engine {
         self.tell_unavailable_because(id, failure.kind.reason(), &failure.detail, &failure.log_tail, out);
     }
 
-    fn tell_unavailable_because(
+    pub(crate) fn tell_unavailable_because(
         &self,
         id: FunctionId,
         reason: Reason,

@@ -132,9 +132,8 @@ impl Engine {
     #[must_use]
     pub fn function_overview(&self, id: FunctionId) -> Option<FunctionStatus> {
         let function = self.functions.get(&id).filter(|f| !f.removed)?;
-        let last_failure = function
-            .last_failure
-            .as_ref()
+        let last_failure = self
+            .standing_failure(function)
             .map(|last| FailureStatus { at: last.at, failure: last.failure.clone() });
         let mut status = FunctionStatus {
             revision: function.revision,

@@ -104,7 +104,11 @@ reasons! {
     DependenciesFailed = "dependencies-failed", 503, "see the log lines; `fanfare logs NAME` has the rest";
     /// The function did not become ready in time.
     StartTimeout = "start-timeout", 503, "give it longer with `fanfare update NAME --start-timeout DURATION`, or make start-up faster";
-    /// No node has room for another sandbox, or there is no node.
+    /// No node is connected.
+    NoNode = "no-node", 503, "start one with `fanfare node` (`fanfare up` has one), and see `fanfare status`";
+    /// No connected node makes sandboxes of the kind that the function needs.
+    RuntimeMissing = "runtime-missing", 503, "start a node that offers it: the runtime fake comes with `fanfare up --fake`, or with --emulate N";
+    /// No node could hold another sandbox.
     NoCapacity = "no-capacity", 503, "add a node, free room, or reserve less with `fanfare update NAME --memory-request SIZE --cpu-request CPUS`";
     /// The data plane is shutting down.
     ShuttingDown = "shutting-down", 503, "try again: another data plane will answer";
@@ -168,6 +172,12 @@ pub enum StartFailureKind {
     Timeout,
     /// The node refused: its own limits, or an operating system error.
     Node,
+    /// No node is connected.
+    NoNode,
+    /// No connected node has its runtime.
+    RuntimeMissing,
+    /// No connected node could hold it, were it empty.
+    NoRoom,
 }
 
 impl StartFailureKind {
@@ -180,6 +190,9 @@ impl StartFailureKind {
             StartFailureKind::DependenciesFailed => Reason::DependenciesFailed,
             StartFailureKind::Timeout => Reason::StartTimeout,
             StartFailureKind::Exited(ExitCause::OutOfMemory) => Reason::OutOfMemory,
+            StartFailureKind::NoNode => Reason::NoNode,
+            StartFailureKind::RuntimeMissing => Reason::RuntimeMissing,
+            StartFailureKind::NoRoom => Reason::NoCapacity,
             StartFailureKind::Code
             | StartFailureKind::ImportFailed
             | StartFailureKind::Exited(_)
@@ -190,7 +203,14 @@ impl StartFailureKind {
     /// Whether the same revision could succeed on another try or another node.
     #[must_use]
     pub const fn may_pass(self) -> bool {
-        matches!(self, StartFailureKind::Code | StartFailureKind::Node | StartFailureKind::Timeout)
+        self.is_for_want_of_a_node()
+            || matches!(self, StartFailureKind::Code | StartFailureKind::Node | StartFailureKind::Timeout)
+    }
+
+    /// Whether it was never tried, because no connected node could.
+    #[must_use]
+    pub const fn is_for_want_of_a_node(self) -> bool {
+        matches!(self, StartFailureKind::NoNode | StartFailureKind::RuntimeMissing | StartFailureKind::NoRoom)
     }
 }
 

@@ -32,7 +32,8 @@ use crate::registry::{Change, Done, Function};
 /// A path parameter, or why it is none.
 pub(super) type Name = Result<Path<String>, PathRejection>;
 
-/// Register a new function. When this is answered it exists, durably, and every connected data plane knows it.
+/// Register a new function. When this is answered it exists, durably, and every connected data plane knows it, those
+/// apart that have not confirmed it within a second.
 #[utoipa::path(
     post, path = "/v1/functions", tag = "functions", request_body = FunctionDocument,
     responses(

@@ -43,6 +43,9 @@ impl StoredFailure {
             StartFailureKind::Exited(ExitCause::Stopped | ExitCause::NodeLost)
             | StartFailureKind::Code
             | StartFailureKind::Node
+            | StartFailureKind::NoNode
+            | StartFailureKind::RuntimeMissing
+            | StartFailureKind::NoRoom
             | StartFailureKind::Timeout => return None,
         };
         let (detail, log_tail) = (failure.detail.clone(), failure.log_tail.clone());

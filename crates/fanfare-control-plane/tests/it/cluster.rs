@@ -189,7 +189,7 @@ async fn a_preparation_tells_what_the_node_found() {
     function(&world, "hello").await;
     let nobody = world.api.call("POST", "/v1/functions/hello/prepare").await;
     assert_eq!(nobody.status.as_u16(), 503, "{:?}", nobody.body);
-    assert!(nobody.json()["detail"].as_str().unwrap().contains("no connected node"), "{:?}", nobody.body);
+    assert!(nobody.json()["detail"].as_str().unwrap().contains("no node is connected"), "{:?}", nobody.body);
 
     let mut node = node(&dialer, node_hello("n", 1, vec![])).await;
     node.until(|message| matches!(message, ToNode::Welcome { .. }).then_some(())).await;

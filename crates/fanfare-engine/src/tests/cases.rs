@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fanfare_types::{
-    ExitCause, FromDataPlane, Hpa, Kpa, Reason, RequestFailures, RevisionId, Scaling, ScalingPolicy,
+    ExitCause, FromDataPlane, Hpa, Kpa, NodeId, Reason, RequestFailures, Resources, RevisionId, Scaling,
+    ScalingPolicy,
 };
 
 use super::plane::FakePlane;
@@ -324,7 +325,38 @@ fn with_no_node_the_waiting_are_told_after_a_grace() {
     world.pass(secs(1));
     assert_eq!(world.refused, vec![]);
     world.pass(secs(10));
-    assert_eq!(world.refused, vec![(F, Reason::NoCapacity)]);
+    assert_eq!(world.refused, vec![(F, Reason::NoNode)]);
+}
+
+#[test]
+fn what_no_node_can_run_has_failed_until_one_comes_that_can() {
+    let mut world = World::small(4, 1, Scaling::default());
+    let mut foreign = spec("g", 1, Scaling::default());
+    foreign.runtime = "other".into();
+    world.set_function(G, 1, foreign);
+    let mut large = spec("f", 1, Scaling::default());
+    large.sizing.request = Resources::new(500_000, 500_000);
+    world.set_function(F, 2, large);
+    for (function, reason, detail) in [
+        (G, Reason::RuntimeMissing, "the runtime other is not offered by the one node"),
+        (
+            F,
+            Reason::NoCapacity,
+            "none of 1 nodes with the runtime fake can hold the 0.5 MiB and 500 CPUs that a sandbox reserves",
+        ),
+    ] {
+        world.refused.clear();
+        world.settle();
+        world.arrive(D, function, 1);
+        world.pass(secs(1));
+        world.pass(secs(10));
+        assert_eq!(world.refused, vec![(function, reason)]);
+        let failure = world.engine.function_status(function).unwrap().last_failure.unwrap().failure;
+        assert_eq!((failure.kind.reason(), failure.detail.as_str()), (reason, detail));
+    }
+    world.add_node(NodeId(9), 10_000);
+    assert_eq!(world.engine.function_status(F).unwrap().last_failure, None, "one has come");
+    assert!(world.engine.function_status(G).unwrap().last_failure.is_some());
 }
 
 #[test]

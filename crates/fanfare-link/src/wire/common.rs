@@ -124,6 +124,9 @@ pub(super) fn failure(failure: StartFailure) -> proto::StartFailure {
         StartFailureKind::Exited(_) => 5,
         StartFailureKind::Timeout => 6,
         StartFailureKind::Node => 7,
+        StartFailureKind::NoNode => 8,
+        StartFailureKind::RuntimeMissing => 9,
+        StartFailureKind::NoRoom => 10,
     };
     let exit = match failure.kind {
         StartFailureKind::Exited(cause) => {
@@ -148,6 +151,9 @@ pub(super) fn failure_from(failure: proto::StartFailure) -> Result<StartFailure,
         }
         6 => StartFailureKind::Timeout,
         7 => StartFailureKind::Node,
+        8 => StartFailureKind::NoNode,
+        9 => StartFailureKind::RuntimeMissing,
+        10 => StartFailureKind::NoRoom,
         kind => return Err(Malformed::Value { what: "the kind of a failure", value: kind.into() }),
     };
     Ok(StartFailure {

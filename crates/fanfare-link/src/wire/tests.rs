@@ -75,6 +75,9 @@ fn failure() -> impl Strategy<Value = StartFailure> {
         Just(StartFailureKind::DependenciesFailed),
         exit().prop_map(StartFailureKind::Exited),
         Just(StartFailureKind::Timeout),
+        Just(StartFailureKind::NoNode),
+        Just(StartFailureKind::RuntimeMissing),
+        Just(StartFailureKind::NoRoom),
         Just(StartFailureKind::Node),
     ];
     (kind, ".{0,40}", ".{0,40}").prop_map(|(kind, detail, log_tail)| StartFailure { kind, detail, log_tail })
