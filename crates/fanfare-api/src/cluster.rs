@@ -35,6 +35,9 @@ pub struct LeaderDocument {
     pub epoch: u64,
     /// Whether the control plane that answered is it.
     pub here: bool,
+    /// Where nodes and data planes connect to it: `HOST:PORT`; absent where all of them are in its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<String>,
 }
 
 /// Nodes, in the order of their names.

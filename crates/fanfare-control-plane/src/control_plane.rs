@@ -106,7 +106,7 @@ impl ControlPlane {
         if let Some(link_address) = link_address.filter(|address| !address.ip().is_loopback()) {
             tracing::warn!(%link_address, "any machine that reaches this address may join as a node");
         }
-        let app = App::new(&options, &hub, api_address, shutdown.clone());
+        let app = App::new(&options, &hub, api_address, link_address, shutdown.clone());
         tasks.spawn(api::serve(api_listener, app, shutdown.clone()));
         tracing::info!(%epoch, functions = registry.len(), %api_address, ?link_address, "control plane leads");
         Ok(Handle { api_address, link_address, epoch, hub, store, shutdown, engine_ended, deposed, tasks })

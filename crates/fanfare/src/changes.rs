@@ -17,6 +17,8 @@ const CODE_FIELDS: [&str; 4] = ["name", "runtime", "handler", "code"];
 pub(crate) struct Change {
     /// As on the command line where there is a flag for it, else its path in `fanfare.toml`.
     pub(crate) setting: String,
+    /// Its path in `fanfare.toml`.
+    pub(crate) field: String,
     before: Option<String>,
     after: Option<String>,
     /// Whether it is back at its default.
@@ -67,9 +69,14 @@ pub(crate) fn changes(before: &FunctionDocument, after: &FunctionDocument) -> Ve
                 None => SettingsArgs::word_of(name).unwrap_or(name).to_owned(),
             };
             let default = after.get(name) == defaults.get(name);
-            Change { setting, before: shown(&before), after: shown(&after), default }
+            Change { setting, field: name.clone(), before: shown(&before), after: shown(&after), default }
         })
         .collect()
+}
+
+/// Settings that are not the defaults.
+pub(crate) fn chosen(document: &FunctionDocument) -> Vec<Change> {
+    changes(&bare(document), document)
 }
 
 /// The same code with every setting at its default.

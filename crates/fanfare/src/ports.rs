@@ -50,7 +50,7 @@ fn holds(pid: u32, sockets: &[String]) -> bool {
 }
 
 /// Whether a listener at one address keeps another from the other: the same port, and the same or any host.
-fn clash(held: SocketAddr, wanted: SocketAddr) -> bool {
+pub(crate) fn clash(held: SocketAddr, wanted: SocketAddr) -> bool {
     let any = held.ip().is_unspecified() || wanted.ip().is_unspecified();
     held.port() == wanted.port() && (any || held.ip().to_canonical() == wanted.ip().to_canonical())
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use fanfare_control_plane::ControlPlaneError;
 use fanfare_link::Dialer;
-use fanfare_node::{GroupOptions, GroupRuntimeFactory, Node, NodeOptions, RuntimeFactory};
+use fanfare_node::{GroupOptions, GroupRuntimeFactory, Node, NodeOptions, RuntimeFactory, StartError};
 use fanfare_sandbox::Runtime;
 use fanfare_sandbox::fake::{FakeListener, FakeOptions, FakeRuntime};
 use fanfare_sandbox_process::{Isolation, ProcessOptions, ProcessRuntime};
@@ -20,6 +20,10 @@ use crate::ports;
 /// What a second platform on this machine needs.
 const BESIDE_HINT: &str = "stop the one that is running, or give this one places of its own: --data-dir DIR --run-dir \
                            DIR --listen 127.0.0.1:0 --api-listen 127.0.0.1:0 --grpc-listen 127.0.0.1:0";
+
+/// What a second node on this machine needs, whose data directory and ports may be its own already.
+const HELD_HINT: &str = "the directory of that file is the run directory: give this one its own with --run-dir DIR, \
+                         beside --data-dir DIR and ports of its own, or stop the other";
 
 /// Opens the embedded store in a data directory.
 pub(crate) async fn open_store(data_dir: &Path) -> Result<Arc<dyn Store>, Failure> {
@@ -102,9 +106,10 @@ impl RunningNode {
         };
         let handle = started.map_err(|e| {
             let failure = Failure::platform(format!("cannot start the node: {e}"));
-            match e.to_string().contains("is in use by") {
-                true => failure.next(BESIDE_HINT),
-                false => failure.next("`fanfare doctor` says what this machine lacks"),
+            match &e {
+                StartError::Held(_) => failure.next(HELD_HINT),
+                _ if e.to_string().contains("is in use by") => failure.next(BESIDE_HINT),
+                _ => failure.next("`fanfare doctor` says what this machine lacks"),
             }
         })?;
         Ok(RunningNode { handle, isolation, shutdown })

@@ -50,6 +50,8 @@ pub(crate) struct App {
     pub(crate) placement: Placement,
     /// Whether only this machine can reach the API.
     pub(crate) loopback: bool,
+    /// Where nodes and data planes connect, if over the network.
+    pub(crate) streams: Option<SocketAddr>,
     pub(crate) registry: Registry,
     pub(crate) engine: mpsc::Sender<Input>,
     pub(crate) blobs: Blobs,
@@ -68,6 +70,7 @@ impl App {
         options: &Options,
         hub: &SharedHub,
         address: SocketAddr,
+        streams: Option<SocketAddr>,
         shutdown: CancellationToken,
     ) -> Arc<App> {
         Arc::new(App {
@@ -75,6 +78,7 @@ impl App {
             epoch: hub.0.epoch,
             placement: options.placement,
             loopback: address.ip().is_loopback(),
+            streams,
             registry: hub.0.registry.clone(),
             engine: hub.0.engine.clone(),
             blobs: hub.0.blobs.clone(),

@@ -54,7 +54,12 @@ pub(super) async fn cluster(State(app): State<Arc<App>>) -> Result<Json<ClusterS
     });
     Ok(Json(ClusterStatusDocument {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        leader: LeaderDocument { name: app.name.clone(), epoch: app.epoch.0, here: true },
+        leader: LeaderDocument {
+            name: app.name.clone(),
+            epoch: app.epoch.0,
+            here: true,
+            streams: app.streams.map(|address| address.to_string()),
+        },
         placement: app.placement.name().to_owned(),
         functions: app.registry.len() as u64,
         sandboxes: counts(&view, on_nodes),

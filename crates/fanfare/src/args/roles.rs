@@ -175,7 +175,8 @@ pub(crate) struct JoinArgs {
 /// Where things are kept that outlive a restart.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct DataDirArgs {
-    /// What outlives a restart [default: /var/lib/fanfare as root, else $XDG_STATE_HOME/fanfare].
+    /// What outlives a restart [default: /var/lib/fanfare as root; else $XDG_STATE_HOME/fanfare,
+    /// ~/.local/state/fanfare, or /tmp/fanfare-UID/state].
     #[arg(long, env = "FANFARE_DATA_DIR", value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
 }
@@ -186,7 +187,7 @@ pub(crate) struct DirArgs {
     #[command(flatten)]
     data: DataDirArgs,
     /// Sockets and journals [default: as root /run/fanfare, or /dev/shm/fanfare where /run is on a disk; else
-    /// $XDG_RUNTIME_DIR/fanfare].
+    /// $XDG_RUNTIME_DIR/fanfare, or /tmp/fanfare-UID/run].
     #[arg(long, env = "FANFARE_RUN_DIR", value_name = "DIRECTORY")]
     run_dir: Option<PathBuf>,
 }

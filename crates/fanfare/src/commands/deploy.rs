@@ -68,7 +68,7 @@ async fn replace(
         context.printer.stage(format_args!("Kept as it was: {kept} (--reset gives the defaults)"));
     }
     let deployed = register(context, &document, before.as_ref(), wait).await;
-    deployed.map_err(|failure| mend(failure, &document.name))
+    deployed.map_err(|failure| mend(failure, &document))
 }
 
 /// What is described, with those settings of `before` that `settings` do not name.
@@ -92,16 +92,36 @@ fn fake_document(source: &SourceArgs, settings: &SettingsArgs) -> Result<Functio
 }
 
 /// What to do about code that does not start.
-fn mend(failure: Failure, name: &str) -> Failure {
+fn mend(failure: Failure, document: &FunctionDocument) -> Failure {
+    let name = &document.name;
+    if let Some(command) = server_command(&failure, &document.handler) {
+        return failure.next(format!(
+            "it reads $PORT, which programs that serve HTTP are given, and it was taken for a handler: put it in a \
+             directory with a fanfare.toml that says `handler = {{ kind = \"http\", command = {command} }}`"
+        ));
+    }
     let begin = match failure.exit {
         Exit::Function => format!("mend it, then `{}` again", command_line::again()),
         _ => return failure,
     };
     let back = match &failure.still {
         Some(_) => format!("; `fanfare rollback {name}` goes back"),
-        None => String::new(),
+        None => format!("; it stays registered: `fanfare delete {name}` removes it"),
     };
     failure.next(format!("{begin}{back}; `fanfare logs {name}` has all that it wrote"))
+}
+
+/// The command of a program that was taken for a handler: importing it asked for the port to serve on.
+fn server_command(failure: &Failure, handler: &HandlerDocument) -> Option<String> {
+    let log = failure.stated.as_ref().and_then(|stated| stated.log_tail.as_deref()).unwrap_or_default();
+    match handler {
+        HandlerDocument::Python { file, .. }
+            if [log, &failure.what].iter().any(|text| text.contains("KeyError: 'PORT'")) =>
+        {
+            Some(format!("[\"python3\", {file:?}]"))
+        }
+        _ => None,
+    }
 }
 
 /// The function that the command line describes, without its code's digest.
@@ -223,6 +243,9 @@ async fn not_ready(context: &Context, name: &FunctionName, revision: u32, failur
     let failure = failure.about(name.as_str());
     let next = match (first, &failure.next) {
         (false, Some(next)) => Some(format!("{next}; `fanfare rollback {name}` goes back")),
+        (true, Some(next)) => {
+            Some(format!("{next}; it stays registered: `fanfare delete {name}` removes it"))
+        }
         _ => failure.next.clone(),
     };
     Failure { what, still, next, ..failure }

@@ -1,11 +1,12 @@
 //! `fanfare describe`.
 
 use fanfare_api::{
-    FailedName, FunctionDocument, FunctionStatusDocument, HandlerDocument, Quantity, RevisionDocument,
-    ScalingDocument,
+    DecisionDocument, FailedName, FunctionDocument, FunctionStatusDocument, HandlerDocument, PolicyName,
+    Quantity, RevisionDocument, ScalingDocument,
 };
 
 use crate::args::DescribeArgs;
+use crate::changes;
 use crate::commands::list::state_word;
 use crate::commands::{Context, data_plane_url, function_url, revisions};
 use crate::exit::{Exit, Failure};
@@ -13,6 +14,22 @@ use crate::printer::{Output, Printer, counted, human_bytes, human_duration};
 
 /// Broken revisions that are shown with their last log lines; the others are with `fanfare revisions NAME -o wide`.
 const LOGS_SHOWN: usize = 3;
+/// Settings with a place of their own; others are shown where they are not the default.
+const ABOVE: [&str; 11] = [
+    "limits.memory_request",
+    "limits.memory_limit",
+    "limits.cpu_request",
+    "limits.cpu_limit",
+    "concurrency",
+    "timeouts.request",
+    "timeouts.start",
+    "scaling.policy",
+    "scaling.count",
+    "scaling.min",
+    "scaling.max",
+];
+/// Most decisions that are recognised as one pattern when they repeat: a start is ordered, fails, and is ordered again.
+const DECISION_PERIOD_MAX: usize = 3;
 
 pub(crate) async fn run(context: &Context, args: &DescribeArgs) -> Result<Exit, Failure> {
     let printer = &context.printer;
@@ -66,19 +83,13 @@ fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Resul
     revision_table(printer, status)?;
     if !status.decisions.is_empty() {
         printer.out("\ndecisions, newest first")?;
-        for decision in &status.decisions {
-            let ago = human_duration(decision.age_s);
-            printer.out(format_args!(
-                "  {ago:>8} ago  {} -> {}  {}",
-                decision.from, decision.to, decision.reason
-            ))?;
-        }
+        decisions(printer, &status.decisions)?;
     }
     if let Some(failure) = &status.last_failure {
         let node = failure.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
         let ago = human_duration(failure.age_s);
         printer.out(format_args!("\nlast failure, {ago} ago{node}, revision {}", failure.revision))?;
-        printer.out(format_args!("  {}: {}", failure.reason, failure.detail))?;
+        printer.out(format_args!("  {}", indented(&format!("{}: {}", failure.reason, failure.detail), 2)))?;
         failure.log_tail.lines().try_for_each(|line| printer.out(format_args!("    | {line}")))?;
     }
     failures(printer, status)
@@ -94,6 +105,41 @@ fn revision_table(printer: &Printer, status: &FunctionStatusDocument) -> Result<
     let told = |r: &&RevisionDocument| !(r.latest && status.last_failure.is_some());
     let others: Vec<_> = status.revisions.iter().filter(told).cloned().collect();
     revisions::failures(printer, &others, LOGS_SHOWN)
+}
+
+/// Text of several lines, whose further ones begin below the first.
+fn indented(text: &str, columns: usize) -> String {
+    text.trim_end().lines().collect::<Vec<_>>().join(&format!("\n{}", " ".repeat(columns)))
+}
+
+/// Decisions, newest first. What comes again and again, such as a start that fails, is one line: the newest of it.
+fn decisions(printer: &Printer, decisions: &[DecisionDocument]) -> Result<(), Failure> {
+    let mut rest = decisions;
+    while let Some(newest) = rest.first() {
+        let period = (1..=DECISION_PERIOD_MAX).find(|period| repeats(rest, *period) > 1).unwrap_or(1);
+        let times = repeats(rest, period);
+        for decision in &rest[..period] {
+            let ago = human_duration(decision.age_s);
+            let reason = indented(&decision.reason, 4);
+            printer.out(format_args!("  {ago:>8} ago  {} -> {}  {reason}", decision.from, decision.to))?;
+        }
+        let oldest = &rest[period * times - 1];
+        if times > 1 {
+            let since = human_duration(oldest.age_s - newest.age_s);
+            let which = if period == 1 { "the same".to_owned() } else { format!("these {period}") };
+            printer.out(format_args!("{:>14}{which}, {times} times within {since}", ""))?;
+        }
+        rest = &rest[period * times..];
+    }
+    Ok(())
+}
+
+/// How often the first `period` decisions are there, one after the other.
+fn repeats(decisions: &[DecisionDocument], period: usize) -> usize {
+    let what = |decision: &DecisionDocument| (decision.to, decision.reason.clone());
+    let first = decisions.iter().take(period).map(what);
+    let same = |chunk: &&[DecisionDocument]| chunk.iter().map(what).eq(first.clone());
+    decisions.chunks_exact(period).take_while(same).count()
 }
 
 /// Failed requests and sandboxes by reason, each with the last one's words.
@@ -115,7 +161,7 @@ fn failures(printer: &Printer, status: &FunctionStatusDocument) -> Result<(), Fa
         };
         printer.out(format_args!("  {:<16} {what:<14} last {ago} ago{request}", failure.reason))?;
         if !failure.detail.is_empty() {
-            printer.out(format_args!("    {}", failure.detail))?;
+            printer.out(format_args!("    {}", indented(&failure.detail, 4)))?;
         }
         failure.log_tail.lines().try_for_each(|line| printer.out(format_args!("      | {line}")))?;
     }
@@ -153,7 +199,23 @@ fn settings(printer: &Printer, function: &FunctionDocument) -> Result<(), Failur
     row("concurrency", function.concurrency.map(|n| n.to_string()).unwrap_or_default())?;
     let timeouts = &function.timeouts;
     row("timeouts", format!("request {} s, start {} s", shown(&timeouts.request), shown(&timeouts.start)))?;
-    row("scaling", scaling_settings(&function.scaling).join(" "))?;
+    let scaling = &function.scaling;
+    let policy = scaling.policy.map(|policy| match policy {
+        PolicyName::Kpa => "kpa, Knative's autoscaler",
+        PolicyName::Hpa => "hpa, by CPU use",
+        PolicyName::Fixed => "fixed",
+    });
+    let number = |n: Option<u32>| n.map(|n| n.to_string()).unwrap_or_default();
+    let bounds = match scaling.count {
+        Some(count) => format!("always {count}"),
+        None => format!("{} to {} sandboxes", number(scaling.min), number(scaling.max)),
+    };
+    row("scaling", format!("{bounds} ({})", policy.unwrap_or_default()))?;
+    // What is shown above is not said again.
+    let shown = |field: &str| ABOVE.contains(&field) || field.starts_with("env.");
+    for change in changes::chosen(function).iter().filter(|change| !shown(&change.field)) {
+        row("", change.now())?;
+    }
     if !function.env.is_empty() {
         let names: Vec<_> = function.env.0.iter().map(|(name, _)| name.as_str()).collect();
         row("env", names.join(" "))?;

@@ -41,6 +41,10 @@ pub(crate) async fn run(context: &Context, args: &DevArgs) -> Result<Exit, Failu
     if let Some(logs) = session.logs.take() {
         logs.abort();
     }
+    if let Some(served) = &session.served {
+        let name = &served.name;
+        context.printer.note(format_args!("{name} stays deployed; `fanfare delete {name}` removes it"));
+    }
     result
 }
 

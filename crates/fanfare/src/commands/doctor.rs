@@ -177,9 +177,12 @@ async fn ports(args: &DoctorArgs) -> Vec<Check> {
         Some(status) => status.data_planes.iter().any(|d| d.address == args.listen.to_string()),
         None => false,
     };
-    // The streams are not asked: the process whose control API answers is the one that they lead to.
+    // The streams are not asked: the control API says where they are, or belongs to the process that listens there. An
+    // ordinary user does not see the owner of root's sockets.
     let api_owner = api.as_ref().and_then(|_| ports::owner(args.api_listen));
-    let streams = |owner: &Owner| api_owner.as_ref() == Some(owner);
+    let stated = api.as_ref().and_then(|status| status.leader.streams.as_ref()?.parse().ok());
+    let stated = stated.is_some_and(|held| ports::clash(held, args.grpc_listen));
+    let streams = |owner: Option<&Owner>| stated || owner.is_some() && api_owner.as_ref() == owner;
     let version = api.as_ref().map(|status| status.version.as_str()).unwrap_or_default();
     vec![
         port("functions", args.listen, "--listen", |_| {
@@ -189,7 +192,7 @@ async fn ports(args: &DoctorArgs) -> Vec<Check> {
             api.is_some().then(|| format!("Fanfare {version} answers here"))
         }),
         port("streams", args.grpc_listen, "--grpc-listen", |owner| {
-            owner.is_some_and(streams).then(|| "the same Fanfare listens here".to_owned())
+            streams(owner).then(|| "the same Fanfare listens here".to_owned())
         }),
     ]
 }

@@ -55,11 +55,11 @@ async fn function_of(context: &Context, request: &str) -> Result<FunctionName, F
 pub(crate) async fn copy(context: &Context, name: &FunctionName, args: &LogsArgs) -> Result<Exit, Failure> {
     let mut lines = context.client.logs(name, args.tail, args.follow, &args.which).await?;
     let mut shown = Shown::default();
-    let mut failures = 0;
+    let (mut failures, mut written) = (0, false);
     loop {
         let broken = match lines.next().await {
             Ok(Some(line)) => {
-                failures = 0;
+                (failures, written) = (0, true);
                 if let Some(missed) = shown.take(&line) {
                     if missed > 0 && !args.which.has_gaps() {
                         context
@@ -70,7 +70,15 @@ pub(crate) async fn copy(context: &Context, name: &FunctionName, args: &LogsArgs
                 }
                 continue;
             }
-            Ok(None) if !args.follow => return Ok(Exit::Ok),
+            Ok(None) if !args.follow => {
+                if !written && args.tail > 0 {
+                    context.printer.note(match args.which.has_gaps() {
+                        true => format!("no such lines of {name} are kept"),
+                        false => format!("{name} has written nothing yet"),
+                    });
+                }
+                return Ok(Exit::Ok);
+            }
             Ok(None) => Failure::platform("the control plane ended the log"),
             Err(failure) if !args.follow => return Err(failure),
             Err(failure) => failure,

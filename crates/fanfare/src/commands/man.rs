@@ -16,6 +16,14 @@ fn with_examples(command: Command) -> Command {
     }
 }
 
+/// A synopsis as in the help, where options with their values are one word: by itself each option would stand there
+/// without its value.
+fn with_usage(mut command: Command) -> Command {
+    let usage = command.render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").trim().to_owned();
+    command.mut_subcommands(with_usage).override_usage(usage)
+}
+
 pub(crate) fn run(args: &ManArgs, printer: Printer) -> Result<Exit, Failure> {
     let directory = &args.directory;
     let unwritable = |e: std::io::Error| {
@@ -23,7 +31,9 @@ pub(crate) fn run(args: &ManArgs, printer: Printer) -> Result<Exit, Failure> {
             .next("give a directory that this user may write to")
     };
     std::fs::create_dir_all(directory).map_err(unwritable)?;
-    clap_mangen::generate_to(with_examples(Args::command()), directory).map_err(unwritable)?;
+    let mut command = with_examples(Args::command());
+    command.build();
+    clap_mangen::generate_to(with_usage(command), directory).map_err(unwritable)?;
     printer.stage(format_args!("Wrote manual pages to {}", directory.display()));
     Ok(Exit::Ok)
 }

@@ -105,5 +105,6 @@ fn print(printer: &Printer, status: &ClusterStatusDocument) -> Result<(), Failur
     });
     let header = ["DATA PLANE", "STREAM", "IN FLIGHT", "QUEUED", "ADDRESS"];
     printer.table(&header, &data_planes.collect::<Vec<_>>())?;
+    printer.out("(in flight and queued: as reported within the last second)")?;
     Ok(())
 }

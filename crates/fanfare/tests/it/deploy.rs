@@ -110,6 +110,29 @@ T Registered app, revision 3";
     assert!(run.code == 0 && run.stderr.ends_with("app is unchanged\n"), "{run:?}");
 }
 
+/// The README's example names every setting, and works.
+#[tokio::test]
+async fn the_settings_file_in_the_readme_names_every_setting_and_is_valid() {
+    let readme = include_str!("../../../../README.md");
+    let example = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let double = Double::start().await;
+    let dir = hello("x");
+    fs::write(dir.path().join("fanfare.toml"), example).unwrap();
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", ".", "--no-wait"]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    // Lines that are commented out are settings of other policies: each is known, too.
+    let every = example.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect::<Vec<_>>();
+    let every: toml::Table = every.join("\n").parse().unwrap();
+    for path in [&[][..], &["limits"], &["timeouts"], &["scaling"]] {
+        let given = path.iter().fold(&every, |table, name| table[*name].as_table().unwrap());
+        let known = fanfare_api::settings_fields(path).unwrap();
+        let code = |name: &&String| name.as_str() != "code";
+        let missing: Vec<_> = known.iter().filter(code).filter(|name| !given.contains_key(*name)).collect();
+        assert!(missing.is_empty(), "{path:?} lacks {missing:?}");
+        assert!(given.keys().all(|name| known.contains(name)), "{path:?}: {given:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_does_not_start_says_why_each_time() {
     let double = Double::start().await;
@@ -128,10 +151,22 @@ error: hello is registered but does not start: hello.py raised an error when imp
   log:
     | Traceback (most recent call last):
     | NameError: x
-hint: mend it, then `fanfare deploy hello.py --quiet` again; `fanfare logs hello` has all that it wrote
+hint: mend it, then `fanfare deploy hello.py --quiet` again; it stays registered: `fanfare delete hello` removes it; `fanfare logs hello` has all that it wrote
 ";
         assert_eq!(run.stderr, expected);
     }
+}
+
+#[tokio::test]
+async fn a_program_that_was_taken_for_a_handler_is_told_apart() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let broken = Problem::new(Reason::StartFailed, "hello.py raised an error when imported")
+        .with_log_tail("  File \"hello.py\", line 3\nKeyError: 'PORT'");
+    double.held().broken.insert("hello".into(), broken);
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py"]).await;
+    let hint = "says `handler = { kind = \"http\", command = [\"python3\", \"hello.py\"] }`";
+    assert!(run.code == 1 && run.stderr.contains(hint), "{run:?}");
 }
 
 #[tokio::test]
@@ -334,6 +369,7 @@ async fn dev_redeploys_on_save_and_keeps_the_old_one_when_the_new_one_fails() {
 
     let pid = dev.child.id().unwrap().to_string();
     assert!(tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    dev.until("hello stays deployed; `fanfare delete hello` removes it").await;
     let output = dev.child.wait_with_output().await.unwrap();
     assert_eq!(output.status.code(), Some(0));
     // The log is followed from now on: what was written before is not shown.

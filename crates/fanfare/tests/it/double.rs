@@ -37,6 +37,8 @@ pub(crate) struct Held {
     pub(crate) old_ready: u32,
     /// Revisions that were named in rollbacks.
     pub(crate) rolled_back_to: Vec<Option<u32>>,
+    /// Functions have written nothing.
+    pub(crate) silent: bool,
 }
 
 pub(crate) struct Double {
@@ -184,7 +186,7 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
         in_flight: 3,
         queued: 4,
         execution_ms: Some(12.5),
-        decisions: vec![DecisionDocument { age_s: 4.0, from: 0, to: 2, reason: "2 requests wait".into() }],
+        decisions: decisions(),
         last_failure: Some(FailureDocument {
             age_s: 90.0,
             reason: "start-failed".into(),
@@ -199,7 +201,7 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
                 reason: "handler-error".into(),
                 count: 12,
                 age_s: 3.0,
-                detail: "ZeroDivisionError: division by zero".into(),
+                detail: "ValueError: one\ntwo".into(),
                 request_id: "r-7".into(),
                 log_tail: "Traceback\n  line 2".into(),
             },
@@ -216,6 +218,20 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
         revisions: revision_documents(*revision, failed),
     })
     .into_response()
+}
+
+/// Three failed starts on end, and what was before.
+fn decisions() -> Vec<DecisionDocument> {
+    let decision =
+        |age_s, from, to, reason: &str| DecisionDocument { age_s, from, to, reason: reason.into() };
+    let attempts = (0..3).flat_map(|n| {
+        let age_s = 1.0 + 2.0 * f64::from(n);
+        [
+            decision(age_s, 2, 1, "start failed: it raised an error\nand more"),
+            decision(age_s + 1.0, 1, 2, "1 wanted, 1 there"),
+        ]
+    });
+    attempts.chain([decision(9.0, 0, 2, "2 requests wait")]).collect()
 }
 
 /// So many revisions; the one before the latest is broken, and so is the latest if it is said to be.
@@ -296,6 +312,9 @@ async fn logs(
     if !held.lock().unwrap().functions.contains_key(&name) {
         return not_found(&name);
     }
+    if held.lock().unwrap().silent {
+        return "".into_response();
+    }
     let line = |stream, seq, text: &str| LogLineDocument {
         seq: Some(seq),
         time_unix_ms: None,
@@ -344,7 +363,7 @@ async fn status(State((address, held)): Shared) -> Json<ClusterStatusDocument> {
     };
     Json(ClusterStatusDocument {
         version: "0.1.0".into(),
-        leader: LeaderDocument { name: "cp-1".into(), epoch: 3, here: true },
+        leader: LeaderDocument { name: "cp-1".into(), epoch: 3, here: true, streams: None },
         placement: "round-robin".into(),
         functions: held.lock().unwrap().functions.len() as u64,
         sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0, old: 0 },

@@ -47,17 +47,40 @@ async fn describes() {
         "memory       16 MiB reserved, 128 MiB at most",
         "cpu          0.01 reserved, no limit",
         "timeouts     request 60 s, start 30 s",
-        "0 -> 2  2 requests wait",
+        "scaling      0 to 100000 sandboxes (kpa, Knative's autoscaler)\n\n",
+        "     1.0 s ago  2 -> 1  start failed: it raised an error\n    and more\n",
+        "     2.0 s ago  1 -> 2  1 wanted, 1 there\n              these 2, 3 times within 5.0 s\n",
+        "     9.0 s ago  0 -> 2  2 requests wait\n",
         "last failure, 90.0 s ago on node-1, revision 1",
         "start-failed: the module raised an error",
         "    | boom",
         "failures since revision 1 was registered, or the control plane began\n",
         "  handler-error    12 requests    last 3.0 s ago  request r-7\n",
-        "    ZeroDivisionError: division by zero\n      | Traceback\n      |   line 2\n",
+        "    ValueError: one\n    two\n      | Traceback\n      |   line 2\n",
         "  out-of-memory    1 sandbox      last 60.0 s ago\n",
     ] {
         assert!(run.stdout.contains(part), "{part:?} in\n{}", run.stdout);
     }
+    let update = [
+        "update",
+        "hello",
+        "--tmp",
+        "32MiB",
+        "--target",
+        "0.5",
+        "--idle-timeout",
+        "3s",
+        "--scale-down-delay",
+        "30s",
+    ];
+    assert_eq!(fanfare(&double.api, &update).await.code, 0);
+    let run = fanfare(&double.api, &["describe", "hello"]).await;
+    let chosen = "(kpa, Knative's autoscaler)\n\
+                  \x20            tmp 32 MiB\n\
+                  \x20            scale-down-delay 30.0 s\n\
+                  \x20            target 0.5\n\
+                  \x20            idle-timeout 3.0 s\n\n";
+    assert!(run.stdout.contains(chosen), "{}", run.stdout);
     let run = fanfare(&double.api, &["describe", "hello", "-o", "json"]).await;
     let json: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(json["function"]["limits"]["memory_limit"], 128 << 20);
@@ -107,6 +130,10 @@ async fn prints_logs() {
     let run = fanfare(&double.api, &["logs", "--tail", "1", "hello", "-o", "json"]).await;
     let json: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((json["stream"].as_str(), json["text"].as_str()), (Some("stderr"), Some("two")));
+    double.held().silent = true;
+    let run = fanfare(&double.api, &["logs", "hello"]).await;
+    let said = (run.code, run.stdout.as_str(), run.stderr.as_str());
+    assert_eq!(said, (0, "", "hello has written nothing yet\n"));
     let run = fanfare(&double.api, &["logs", "nope"]).await;
     assert_eq!(run.code, 4);
 }
@@ -244,7 +271,10 @@ async fn manual_pages_and_the_schema_of_settings() {
         assert!(text.contains(".SH NAME"), "{page}: {text}");
         assert!(page == "fanfare-context-add.1" || text.contains("Examples:"), "{page}: {text}");
     }
-    assert!(std::fs::read_to_string(pages.join("fanfare-deploy.1")).unwrap().contains("concurrency"));
+    let page = std::fs::read_to_string(pages.join("fanfare-deploy.1")).unwrap();
+    assert!(page.contains("concurrency"));
+    let synopsis = page.split(".SH SYNOPSIS").nth(1).unwrap().split(".SH").next().unwrap();
+    assert!(synopsis.contains("[OPTIONS]") && synopsis.contains("ARGUMENTS"), "{synopsis}");
     let run = fanfare("", &["schema"]).await;
     let schema: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(schema["additionalProperties"], false);
