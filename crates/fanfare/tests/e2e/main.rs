@@ -17,6 +17,7 @@ mod revisions;
 mod scaling;
 mod serving;
 mod slots;
+mod streaming;
 
 /// Makes one test per arrangement from an async function that takes a running cluster and gives it back.
 macro_rules! in_both_arrangements {
