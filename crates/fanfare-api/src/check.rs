@@ -163,7 +163,9 @@ fn sizing(
     let (cpu_request, cpu_limit) = cpu(document)?;
     let defaults = Sizing::default();
     let pids = document.pids.unwrap_or(defaults.pids_limit);
-    let tmp = bytes("limits.tmp", document.tmp.as_ref())?.unwrap_or(defaults.tmp_limit_bytes);
+    // Its files are memory: it must be full before the memory is used up.
+    let tmp_default = defaults.tmp_limit_bytes.min(memory_limit / 2);
+    let tmp = bytes("limits.tmp", document.tmp.as_ref())?.unwrap_or(tmp_default);
     Ok(Sizing {
         request: Resources::new(cpu_request, memory_request),
         limit: Resources::new(cpu_limit, memory_limit),

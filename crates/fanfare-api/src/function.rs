@@ -121,7 +121,8 @@ pub struct LimitsDocument {
     /// Most processes and threads. Default 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
-    /// Bytes of the private `/tmp`, or text such as `"64MiB"`. Default 64 MiB.
+    /// Bytes of the private `/tmp`, or text such as `"64MiB"`. Default 64 MiB, and at most half of the
+    /// memory limit, against which its files count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tmp: Option<Quantity>,
 }

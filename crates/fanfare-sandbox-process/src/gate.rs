@@ -98,6 +98,15 @@ impl Gate {
     }
 }
 
+/// A packet of any bytes: a word, or none.
+pub(crate) fn fuzz(packet: &[u8]) {
+    if let Ok(GateWord::Failed(why)) = serde_json::from_slice(packet) {
+        let failure = why.into_failure();
+        assert!(failure.detail.chars().count() <= crate::revision::DETAIL_CHARS_MAX);
+        assert!(!failure.detail.contains(char::is_control));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,7 @@ use crate::zygote::Zygotes;
 /// The port that a program binds when it takes no inherited listener.
 pub(crate) const PORT: u16 = 8080;
 /// Characters of a failure's sentence.
-const DETAIL_CHARS_MAX: usize = 300;
+pub(crate) const DETAIL_CHARS_MAX: usize = 300;
 /// Where a program without a slash is looked for.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// First and only descriptor passed as systemd does.

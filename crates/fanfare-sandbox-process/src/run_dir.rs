@@ -42,11 +42,12 @@ pub(crate) fn renew(run_dir: &Path, held: &OwnedFd) -> io::Result<Option<OwnedFd
 }
 
 /// Each start makes and removes files in the run directory. A disk's file system takes long to find a place for one
-/// when many were removed lately.
-pub(crate) fn warn_of_a_disk(run_dir: &Path) {
+/// when many were removed lately. Nothing is wrong for that, and an ordinary user has no other place: it is told to
+/// whoever looks for why starts take long.
+pub(crate) fn note_a_disk(run_dir: &Path) {
     const TMPFS: i64 = 0x0102_1994;
     if rustix::fs::statfs(run_dir).is_ok_and(|found| found.f_type != TMPFS) {
-        tracing::warn!(
+        tracing::info!(
             run_dir = %run_dir.display(),
             "the run directory is not in memory (tmpfs): with many starts and ends each takes a millisecond longer"
         );

@@ -52,7 +52,7 @@ impl ProcessRuntime {
         let (data_dir, swept) = (options.data_dir.clone(), run_dir.clone());
         let root = rustix::process::geteuid().is_root();
         let prepared = tokio::task::spawn_blocking(move || {
-            run_dir::warn_of_a_disk(&swept);
+            run_dir::note_a_disk(&swept);
             recover::sweep(&swept);
             Store::sweep(&data_dir.join("deps"), &recover::instance(&swept));
             run_dir::make(&swept)?;

@@ -66,6 +66,9 @@ fn one_amount_makes_room_for_the_other() {
     assert_eq!((spec.sizing.request.memory_bytes, spec.sizing.limit.memory_bytes), (1 << 30, 1 << 30));
     let spec = check(&with("limits.memory_limit", json!("8MiB"))).unwrap();
     assert_eq!((spec.sizing.request.memory_bytes, spec.sizing.limit.memory_bytes), (8 << 20, 8 << 20));
+    assert_eq!(spec.sizing.tmp_limit_bytes, 4 << 20, "full before the memory is used up");
+    let spec = check(&with("limits.memory_limit", json!("1GiB"))).unwrap();
+    assert_eq!(spec.sizing.tmp_limit_bytes, limits::TMP_LIMIT_DEFAULT_BYTES);
 }
 
 #[test]

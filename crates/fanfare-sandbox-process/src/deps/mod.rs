@@ -18,7 +18,7 @@ use fanfare_types::StartFailure;
 use crate::revision::{Revision, node_failure};
 use crate::shared::Shared;
 
-pub(crate) use node::node;
+pub(crate) use node::{fuzz, node};
 pub(crate) use python::python;
 pub(crate) use size::size;
 pub(crate) use store::Store;

@@ -219,6 +219,13 @@ fn environment(vars: impl Iterator<Item = (String, String)>) -> (Vec<String>, bo
     (env, kept_back)
 }
 
+/// A list of any bytes: what is kept of it means the same again.
+pub(crate) fn fuzz(manifest: &[u8]) {
+    if let Ok(Some(kept)) = what_is_installed(manifest) {
+        assert_eq!(what_is_installed(&kept), Ok(Some(kept)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -170,6 +170,30 @@ impl Children {
         }
         None
     }
+
+    /// Takes a word. Each has its place once: what user code says beside that would keep the daemon busy for nothing.
+    fn hear(&mut self, word: ZygoteWord) -> Result<(), ZygoteWord> {
+        match word {
+            ZygoteWord::Forked { id } => {
+                let forked = self.waiting.get_mut(&id).and_then(|c| c.forked.take()).ok_or(word)?;
+                let _ = forked.send(Ok(()));
+            }
+            ZygoteWord::ForkFailed { id, ref detail } => {
+                let child = self.waiting.get_mut(&id);
+                let Some(forked) = child.and_then(|c| c.forked.take()) else { return Err(word) };
+                let _ = forked.send(Err(detail.clone()));
+                self.waiting.remove(&id);
+            }
+            ZygoteWord::Exited { id, code, signal } => {
+                let forked = self.waiting.get(&id).is_some_and(|c| c.forked.is_none());
+                let child = self.waiting.remove(&id).filter(|_| forked).ok_or(word)?;
+                // As `wait` would have given it.
+                let _ = child.exited.send(code.unwrap_or(0) << 8 | signal.unwrap_or(0) & 0x7f);
+            }
+            ZygoteWord::Imported {} | ZygoteWord::Unsafe { .. } | ZygoteWord::Failed(_) => return Err(word),
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -204,6 +228,29 @@ async fn word(control: &AsyncFd<OwnedFd>) -> io::Result<Option<ZygoteWord>> {
     }
 }
 
+/// Packets of any bytes: what they say is only of children that there are, and of each once.
+pub(crate) fn fuzz(packets: &[&[u8]]) {
+    let mut children = Children::default();
+    let mut answers = Vec::new();
+    for id in 1..=4 {
+        let (forked, answer) = oneshot::channel();
+        let (exited, end) = oneshot::channel();
+        children.waiting.insert(id, Child { forked: Some(forked), exited });
+        answers.push((answer, end));
+    }
+    for packet in packets {
+        let before = children.waiting.len();
+        let Ok(word) = serde_json::from_slice::<ZygoteWord>(packet) else { continue };
+        let taken = children.hear(word).is_ok();
+        assert!(children.waiting.len() == before || children.waiting.len() + 1 == before);
+        assert!(taken || children.waiting.len() + 1 >= before);
+    }
+    for (mut answer, mut end) in answers {
+        let forked = answer.try_recv();
+        assert!(end.try_recv().is_err() || forked.is_ok(), "an end before a beginning");
+    }
+}
+
 /// The zygote's task: hands its words on, until it has ended or must.
 async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<bool>) {
     let Some(mut process) = parts.process.take() else { return };
@@ -216,7 +263,7 @@ async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<
                 break;
             }
             word = word(&zygote.control) => match word {
-                Ok(Some(word)) => if let Err(word) = zygote.hear(word) {
+                Ok(Some(word)) => if let Err(word) = zygote.children.lock().hear(word) {
                     tracing::warn!(zygote = parts.name, ?word, "ended for a word out of place");
                     break;
                 },
@@ -319,30 +366,5 @@ impl Zygote {
                 None => self.asking.notified().await,
             }
         }
-    }
-
-    /// Takes a word. Each has its place once: what user code says beside that would keep the daemon busy for nothing.
-    fn hear(&self, word: ZygoteWord) -> Result<(), ZygoteWord> {
-        let mut children = self.children.lock();
-        match word {
-            ZygoteWord::Forked { id } => {
-                let forked = children.waiting.get_mut(&id).and_then(|c| c.forked.take()).ok_or(word)?;
-                let _ = forked.send(Ok(()));
-            }
-            ZygoteWord::ForkFailed { id, ref detail } => {
-                let child = children.waiting.get_mut(&id);
-                let Some(forked) = child.and_then(|c| c.forked.take()) else { return Err(word) };
-                let _ = forked.send(Err(detail.clone()));
-                children.waiting.remove(&id);
-            }
-            ZygoteWord::Exited { id, code, signal } => {
-                let forked = children.waiting.get(&id).is_some_and(|c| c.forked.is_none());
-                let child = children.waiting.remove(&id).filter(|_| forked).ok_or(word)?;
-                // As `wait` would have given it.
-                let _ = child.exited.send(code.unwrap_or(0) << 8 | signal.unwrap_or(0) & 0x7f);
-            }
-            ZygoteWord::Imported {} | ZygoteWord::Unsafe { .. } | ZygoteWord::Failed(_) => return Err(word),
-        }
-        Ok(())
     }
 }
