@@ -352,7 +352,9 @@ impl Sandbox {
         };
         if cause == ExitCause::OutOfMemory {
             let limit = self.revision.spec.sizing.limit.memory_bytes >> 20;
-            self.log.line(LogStream::Platform, format!("killed: out of memory (limit {limit} MiB)"));
+            self.log.line(LogStream::Platform, format!(
+                "killed: out of memory (limit {limit} MiB); lines before this one may be of earlier requests"
+            ));
         }
         cause
     }

@@ -10,7 +10,11 @@ use fanfare_types::{Contract, RevisionSpec, StartFailureKind};
 use crate::cases;
 use crate::support::{Lab, ask, block_on, revision};
 
-cases![an_installation_reaches_its_index_and_not_the_node, a_package_cannot_choose_what_is_mounted];
+cases![
+    an_installation_reaches_its_index_and_not_the_node,
+    a_package_cannot_choose_what_is_mounted,
+    a_registry_that_cannot_be_reached_is_no_fault_of_the_revision,
+];
 
 /// First argument of a process whose environment names an index; the second is the port of something else.
 pub(crate) const ARGUMENT: &str = "__installs";
@@ -125,26 +129,39 @@ fn a_package_cannot_choose_what_is_mounted() {
     let registry = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = registry.local_addr().unwrap().port();
     std::thread::spawn(move || serve_registry(&registry, &made.stdout));
+    with_registry(port, "npm");
+}
+
+fn a_registry_that_cannot_be_reached_is_no_fault_of_the_revision() {
+    // Free again when this is dropped.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    with_registry(port, "unreachable");
+}
+
+/// Runs a test in a process whose environment names a registry.
+fn with_registry(port: u16, test: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([ARGUMENT, "npm"]);
+    command.args([ARGUMENT, test]);
     for (name, _) in std::env::vars().filter(|(name, _)| name.to_lowercase().ends_with("_proxy")) {
         command.env_remove(name);
     }
     command.env("npm_config_registry", format!("http://127.0.0.1:{port}/"));
-    let output = command.output().unwrap();
+    let output = command.env("npm_config_fetch_retries", "0").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Runs a test in this process.
 pub(crate) fn main(args: &[String]) -> ! {
     match args[0].as_str() {
-        "npm" => install_a_package(),
+        "npm" => install_a_package(StartFailureKind::DependenciesFailed, "in the place of node_modules"),
+        "unreachable" => install_a_package(StartFailureKind::Node, "no connection to 127.0.0.1"),
         port => reach_the_index(port),
     }
     std::process::exit(0)
 }
 
-fn install_a_package() {
+/// Has a package installed, which fails so.
+fn install_a_package(kind: StartFailureKind, said: &str) {
     block_on(async {
         let lab = Lab::new().await;
         let handler =
@@ -156,8 +173,8 @@ fn install_a_package() {
         match lab.create(1, &spec).await {
             Ok(started) => panic!("the sandbox sees {:?}", ask(&started.endpoint, "1").await),
             Err(failure) => {
-                assert_eq!(failure.kind, StartFailureKind::DependenciesFailed, "{failure:?}");
-                assert!(failure.detail.contains("in the place of node_modules"), "{failure:?}");
+                assert_eq!(failure.kind, kind, "{failure:?}");
+                assert!(failure.detail.contains(said), "{failure:?}");
             }
         }
         let left = std::fs::read_dir(lab.dir.path().join("data/deps")).unwrap().count();
