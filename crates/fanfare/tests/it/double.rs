@@ -37,6 +37,8 @@ pub(crate) struct Held {
     pub(crate) old_ready: u32,
     /// Revisions that were named in rollbacks.
     pub(crate) rolled_back_to: Vec<Option<u32>>,
+    /// Where it says that its streams are.
+    pub(crate) streams: Option<String>,
     /// Functions have written nothing.
     pub(crate) silent: bool,
 }
@@ -361,11 +363,13 @@ async fn status(State((address, held)): Shared) -> Json<ClusterStatusDocument> {
         in_flight: 0,
         queued: 0,
     };
+    let held = held.lock().unwrap();
+    let (streams, functions) = (held.streams.clone(), held.functions.len() as u64);
     Json(ClusterStatusDocument {
         version: "0.1.0".into(),
-        leader: LeaderDocument { name: "cp-1".into(), epoch: 3, here: true, streams: None },
+        leader: LeaderDocument { name: "cp-1".into(), epoch: 3, here: true, streams },
         placement: "round-robin".into(),
-        functions: held.lock().unwrap().functions.len() as u64,
+        functions,
         sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0, old: 0 },
         nodes: vec![NodeDocument {
             id: "n1".into(),

@@ -167,6 +167,31 @@ async fn shows_the_cluster() {
 }
 
 #[tokio::test]
+async fn doctor_knows_the_streams_of_a_platform_by_what_its_api_says() {
+    let double = Double::start().await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let streams = listener.local_addr().unwrap().to_string();
+    // Another process than the one that answers holds it.
+    let mut other = tokio::process::Command::new("sleep");
+    let input = std::process::Stdio::from(std::os::fd::OwnedFd::from(listener));
+    let _other = other.arg("600").stdin(input).kill_on_drop(true).spawn().unwrap();
+    // It has a copy of the listener.
+    drop(other);
+    let dir = tempfile::tempdir().unwrap();
+    let (api, run_dir) = (double.api.trim_start_matches("http://"), dir.path().display().to_string());
+    let ports = ["--listen", "127.0.0.1:0", "--api-listen", api, "--grpc-listen", streams.as_str()];
+    let args = [&["doctor", "-o", "json", "--run-dir", &run_dir][..], &ports].concat();
+    for (stated, verdict) in [(None, "lacking"), (Some(streams.clone()), "ok")] {
+        double.held().streams = stated;
+        let run = fanfare("", &args).await;
+        let report: Value = serde_json::from_str(&run.stdout).unwrap();
+        let is_streams = |check: &&Value| check["detail"].as_str().unwrap().starts_with("streams: ");
+        let check = report["checks"].as_array().unwrap().iter().find(is_streams).unwrap();
+        assert_eq!(check["verdict"], verdict, "{check}");
+    }
+}
+
+#[tokio::test]
 async fn a_cluster_is_waited_for() {
     let double = Double::start().await;
     let run = fanfare(&double.api, &["status", "--wait"]).await;
