@@ -52,3 +52,13 @@ impl Core {
         u32::try_from(self.index).unwrap_or(u32::MAX)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Makes the calling thread a core, as far as streams are concerned.
+    pub(crate) fn as_core(index: usize) {
+        CURRENT.set(index);
+    }
+}

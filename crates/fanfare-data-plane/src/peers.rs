@@ -48,13 +48,18 @@ impl PeerPool {
     fn take(&self, address: &str) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let pool = idle.get_mut(address)?;
-        let (since, connection) = pool.pop()?;
-        if clock::now().since(since) > IDLE_AGE_MAX {
-            // Those below are older still.
-            idle.remove(address);
-            return None;
+        let now = clock::now();
+        while let Some((since, connection)) = pool.pop() {
+            if now.since(since) > IDLE_AGE_MAX {
+                // Those below are older still.
+                break;
+            }
+            if connection.get_ref().is_quiet() {
+                return Some(connection);
+            }
         }
-        Some(connection)
+        idle.remove(address);
+        None
     }
 
     fn put(&self, address: &Arc<str>, connection: Connection) {

@@ -1,9 +1,12 @@
 //! A connected socket to a sandbox or to another data plane.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -31,6 +34,15 @@ impl Stream {
         Stream { socket, core: core::current() }
     }
 
+    /// Whether the peer has neither closed it nor said anything that was not read, as the kernel knows it now.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match &self.socket {
+            Socket::Unix(s) => is_quiet(s),
+            Socket::Tcp(s) => is_quiet(s),
+            Socket::Lost => false,
+        }
+    }
+
     fn here(&mut self) -> io::Result<&mut Socket> {
         let core = core::current();
         if self.core != core {
@@ -43,6 +55,12 @@ impl Stream {
         }
         Ok(&mut self.socket)
     }
+}
+
+fn is_quiet(socket: impl AsFd) -> bool {
+    let peeked = rustix::net::recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    // Nothing is its end, a byte is unasked, and of other errors none is harmless.
+    matches!(peeked, Err(Errno::AGAIN))
 }
 
 fn lost() -> io::Error {
@@ -97,6 +115,91 @@ impl AsyncWrite for Stream {
             Socket::Unix(s) => Pin::new(s).poll_shutdown(cx),
             Socket::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Socket::Lost => Poll::Ready(Err(lost())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use tokio::runtime::{Builder, Runtime};
+
+    trait Peer: Read + Write + Send {}
+    impl<T: Read + Write + Send> Peer for T {}
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    fn unix() -> (Stream, Box<dyn Peer>) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Stream::new(Socket::Unix(UnixStream::from_std(ours).unwrap())), Box::new(theirs))
+    }
+
+    fn tcp() -> (Stream, Box<dyn Peer>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        (Stream::new(Socket::Tcp(TcpStream::from_std(ours).unwrap())), Box::new(theirs))
+    }
+
+    /// What another thread with an event loop of its own sees of a stream, and whether it can still read from it.
+    fn elsewhere(mut stream: Stream) -> (bool, Vec<u8>) {
+        let seen = move || {
+            core::tests::as_core(1);
+            let quiet = stream.is_quiet();
+            let read = runtime().block_on(async {
+                let mut bytes = Vec::new();
+                tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut bytes).await.unwrap();
+                bytes
+            });
+            (quiet, read)
+        };
+        std::thread::spawn(seen).join().unwrap()
+    }
+
+    #[test]
+    fn the_end_and_what_was_said_are_seen_at_once_on_any_core() {
+        for pair in [unix, tcp] {
+            let here = runtime();
+            let _context = here.enter();
+            let (stream, peer) = pair();
+            assert!(stream.is_quiet());
+            drop(peer);
+            assert!(!stream.is_quiet(), "its end");
+            assert_eq!(elsewhere(stream), (false, vec![]));
+
+            let (stream, mut peer) = pair();
+            peer.write_all(b"unasked").unwrap();
+            assert!(!stream.is_quiet(), "what was said");
+            drop(peer);
+            assert_eq!(elsewhere(stream), (false, b"unasked".to_vec()), "looking takes nothing away");
+        }
+    }
+
+    #[test]
+    fn a_quiet_stream_is_quiet_on_any_core_and_still_works_there() {
+        for pair in [unix, tcp] {
+            let here = runtime();
+            let _context = here.enter();
+            let (stream, mut peer) = pair();
+            let (looked, seen) = std::sync::mpsc::channel();
+            let other = std::thread::spawn(move || {
+                core::tests::as_core(1);
+                let mut stream = stream;
+                looked.send(stream.is_quiet()).unwrap();
+                let mut byte = [0];
+                runtime().block_on(tokio::io::AsyncReadExt::read_exact(&mut stream, &mut byte)).unwrap();
+                byte
+            });
+            assert!(seen.recv().unwrap());
+            peer.write_all(b"x").unwrap();
+            assert_eq!(&other.join().unwrap(), b"x");
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::stream::Stream;
 
 /// A pooled connection older than this is not trusted: servers close idle ones by themselves, Node.js after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
+/// Of a connection that rested no longer than this, on the core that uses it next, the event loop's word is enough.
+/// Of any other the kernel is asked, for a system call that the busiest connections do without.
+const REST_MAX: Duration = Duration::from_millis(1);
 
 /// How long what a sandbox said before its end may take to arrive after the news of its end.
 pub(crate) const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
@@ -75,17 +78,13 @@ impl Upstream {
         }
     }
 
-    /// Lends an idle connection: of this core if there is one, else of another. `None` when the caller has to make
-    /// one. In both cases [`Upstream::give_back`] must follow.
+    /// Lends an idle connection that is as it was left: of this core if there is one, else of another. `None` when the
+    /// caller has to make one. In both cases [`Upstream::give_back`] must follow.
     pub(crate) fn lend(&self, core: usize, now: Timestamp) -> Option<Connection> {
-        let mut pool = self.pool.lock();
-        pool.lent += 1;
+        self.pool.lock().lent += 1;
         loop {
-            let idle = match pool.idle.iter().rposition(|idle| idle.core == core) {
-                Some(own) => pool.idle.swap_remove(own),
-                None => pool.idle.pop()?,
-            };
-            if now.since(idle.since) <= IDLE_MAX {
+            let idle = self.pool.lock().take(core)?;
+            if idle.is_usable(core, now) {
                 return Some(idle.connection);
             }
         }
@@ -191,7 +190,25 @@ impl Upstream {
     }
 }
 
+impl Idle {
+    /// Whether the peer has neither closed it nor said anything on it, and will not soon. A core that takes over
+    /// another's socket has no event of it yet: all it knows is what the kernel says.
+    fn is_usable(&self, core: usize, now: Timestamp) -> bool {
+        let rested = now.since(self.since);
+        let told = self.core == core && rested <= REST_MAX;
+        rested <= IDLE_MAX && (told || self.connection.get_ref().is_quiet())
+    }
+}
+
 impl Pool {
+    /// An idle connection of this core, else of another.
+    fn take(&mut self, core: usize) -> Option<Idle> {
+        match self.idle.iter().rposition(|idle| idle.core == core) {
+            Some(own) => Some(self.idle.swap_remove(own)),
+            None => self.idle.pop(),
+        }
+    }
+
     /// Slots without a connection; negative when there are too many.
     fn room(&self) -> i64 {
         i64::from(self.slots) - i64::from(self.lent) - self.idle.len() as i64
@@ -202,7 +219,7 @@ impl Pool {
 mod tests {
     use super::*;
     use crate::stream::Socket;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
     fn now(secs: u64) -> Timestamp {
@@ -252,6 +269,24 @@ mod tests {
         upstream.close();
         upstream.give_back(1, lent, now(1));
         assert_eq!(closed(&mut sandbox).await, 3, "nothing is kept of what is closed");
+    }
+
+    #[tokio::test]
+    async fn what_a_peer_closed_or_spoke_on_is_not_lent_to_another_core_nor_after_a_rest() {
+        let soon = Timestamp::ZERO + REST_MAX;
+        for (core, at) in [(7, soon), (7, now(1)), (0, now(1))] {
+            let (upstream, mut ends) = warm();
+            // The first one is closed, the second one spoken on.
+            drop(ends.remove(0));
+            ends[0].write_all(b"HTTP/1.1 200 OK\r\n").await.unwrap();
+            let lent = upstream.lend(core, at);
+            assert!(
+                lent.is_some_and(|connection| connection.get_ref().is_quiet()),
+                "the third: {core}, {at:?}"
+            );
+            assert!(upstream.lend(core, at).is_none(), "{core}, {at:?}");
+            assert_eq!(closed(&mut ends).await, 2, "those are closed: {core}, {at:?}");
+        }
     }
 
     #[tokio::test]

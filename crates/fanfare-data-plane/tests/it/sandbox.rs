@@ -203,6 +203,13 @@ impl RawConnection {
         self.stream.write_all(bytes.as_bytes()).await.unwrap();
     }
 
+    /// What comes until the data plane closes its end.
+    pub(crate) async fn rest(&mut self) -> String {
+        // A reset is an end, too.
+        let _ = within("the end of a connection", self.stream.read_to_end(&mut self.read)).await;
+        String::from_utf8(std::mem::take(&mut self.read)).unwrap()
+    }
+
     /// Resolves when the data plane has closed its end.
     pub(crate) async fn closed(&mut self) {
         let mut rest = Vec::new();
