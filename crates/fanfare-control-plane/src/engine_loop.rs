@@ -215,7 +215,7 @@ impl EngineLoop {
                 }
             }
             Input::Barrier { answer } => self.barriers.ask(answer),
-            Input::Prepare { revision, answer } => self.prepare(revision, answer),
+            Input::Prepare { revision, spec, answer } => self.prepare(revision, spec, answer),
             Input::TellNodes(messages) => self.tell_nodes(messages),
             // An answer that nobody waits for any more is no loss.
             Input::Functions { in_full, ids, answer } => {
@@ -324,7 +324,7 @@ impl EngineLoop {
         }
     }
 
-    fn prepare(&mut self, revision: RevisionId, answer: oneshot::Sender<Prepared>) {
+    fn prepare(&mut self, revision: RevisionId, spec: Arc<FunctionSpec>, answer: oneshot::Sender<Prepared>) {
         // Those who asked and left make room first.
         if self.preparing_count >= PREPARE_WAITERS_MAX {
             for waiters in self.preparing.values_mut() {
@@ -339,7 +339,7 @@ impl EngineLoop {
         }
         self.preparing_count += 1;
         self.preparing.entry(revision).or_default().push(answer);
-        self.step(Event::PrepareRequested(revision));
+        self.step(Event::PrepareRequested { id: revision, spec });
     }
 
     fn prepared(&mut self, by: Option<NodeId>, revision: RevisionId, result: &Result<(), StartFailure>) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fanfare_engine::{FunctionStatus, Order};
 use fanfare_link::Sender;
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, NodeHello, NodeId, RevisionId,
-    SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
+    RevisionId, SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
 };
 use tokio::sync::oneshot;
 
@@ -55,6 +55,7 @@ pub(crate) enum Input {
     /// Prove that a revision starts.
     Prepare {
         revision: RevisionId,
+        spec: Arc<FunctionSpec>,
         answer: oneshot::Sender<Prepared>,
     },
     /// Answer once every connected data plane has taken in all that was put into this queue before.

@@ -226,7 +226,9 @@ impl Engine {
     fn needed(&self, there: Resources) -> Resources {
         let mut left = there;
         for (_, id) in &self.starved {
-            let Some(function) = self.functions.get(id).filter(|f| self.could_ever_fit(f)) else { continue };
+            let Some(function) = self.functions.get(id).filter(|f| self.could_ever_fit(&f.spec)) else {
+                continue;
+            };
             let request = function.spec.sizing.request;
             let missing = function.active.as_ref().map_or(0, |a| a.missing);
             let fitting = u32::try_from(left.times(request)).unwrap_or(u32::MAX);

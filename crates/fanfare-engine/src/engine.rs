@@ -11,7 +11,7 @@ use fanfare_types::{
 };
 
 use crate::function::Function;
-use crate::nodes::Node;
+use crate::nodes::{Node, Unprepared};
 use crate::orders::Orders;
 use crate::sandbox::{Phase, Sandbox};
 use crate::{Command, EngineConfig, Event};
@@ -38,8 +38,8 @@ pub struct Engine {
     pub(crate) full: Vec<(Arc<str>, Resources)>,
     /// Which node was asked to prepare a revision.
     pub(crate) preparing: BTreeMap<RevisionId, NodeId>,
-    /// Revisions to be prepared once a node that can has connected, and until when that is waited for.
-    pub(crate) unprepared: BTreeMap<RevisionId, Timestamp>,
+    /// Revisions to be prepared once a node that can has connected.
+    pub(crate) unprepared: BTreeMap<RevisionId, Unprepared>,
     /// Data planes of an earlier leader that have not connected yet; slots of adopted sandboxes wait for them.
     pub(crate) awaited_data_planes: BTreeSet<DataPlaneId>,
     /// Nodes of an earlier leader that have not connected yet; sandboxes that nobody waits for wait for theirs.
@@ -151,7 +151,7 @@ impl Engine {
             Event::FunctionKept { id, spec } => self.function_kept(now, id, spec, out),
             Event::FailureKept { id, failure } => self.failure_kept(now, id, failure),
             Event::FunctionRemoved(function) => self.function_removed(now, function, out),
-            Event::PrepareRequested(revision) => self.prepare_requested(now, revision, out),
+            Event::PrepareRequested { id, spec } => self.prepare_requested(now, id, spec, out),
             Event::NodeConnected { node, hello } => self.node_connected(now, node, hello, out),
             Event::NodeLost(node) => self.node_lost(now, node, out),
             Event::FromNode { node, message } => self.node_said(now, node, message, out),

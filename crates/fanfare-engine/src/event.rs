@@ -35,8 +35,13 @@ pub enum Event {
     },
     /// A function is deleted, durably.
     FunctionRemoved(FunctionId),
-    /// Somebody wants to know whether this revision can start.
-    PrepareRequested(RevisionId),
+    /// Somebody wants to know whether this revision of a function can start, be it the current one or another.
+    PrepareRequested {
+        /// The revision.
+        id: RevisionId,
+        /// What it is.
+        spec: Arc<FunctionSpec>,
+    },
     /// A node's stream began with this hello. Replaces an earlier stream of the node.
     NodeConnected {
         /// The node.

@@ -16,6 +16,14 @@ use crate::function::{Function, LastFailure};
 /// How long a preparation waits for a node that could do it. Covers start-up, and a node that reconnects.
 const PREPARE_NODE_GRACE: Duration = Duration::from_secs(1);
 
+/// A preparation for which no node was there.
+#[derive(Debug)]
+pub(crate) struct Unprepared {
+    /// When it is given up.
+    pub(crate) until: Timestamp,
+    pub(crate) spec: Arc<FunctionSpec>,
+}
+
 /// A node whose stream is up, or was until a moment ago.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -97,7 +105,8 @@ impl Engine {
         let last = RevisionId { function: id, number: u32::MAX };
         let (mut unused, mut kept) = (Vec::new(), false);
         for revision in record.told.range(first..=last) {
-            if !record.running.contains_key(revision) && Some(revision.number) != current {
+            let wanted = Some(revision.number) == current || self.preparing.contains_key(revision);
+            if !record.running.contains_key(revision) && !wanted {
                 unused.push(*revision);
             } else {
                 kept = true;
@@ -112,19 +121,23 @@ impl Engine {
         }
     }
 
-    /// Asks the node with the most room to prove that the revision starts.
-    pub(crate) fn prepare_requested(&mut self, now: Timestamp, revision: RevisionId, out: &mut Vec<Command>) {
-        let Some(function) = self.functions.get(&revision.function).filter(|f| f.revision == revision.number)
-        else {
+    /// Asks the node with the most room to prove that a revision starts, be it the current one or another.
+    pub(crate) fn prepare_requested(
+        &mut self,
+        now: Timestamp,
+        revision: RevisionId,
+        spec: Arc<FunctionSpec>,
+        out: &mut Vec<Command>,
+    ) {
+        if self.functions.get(&revision.function).is_none_or(|function| function.removed) {
             self.unprepared.remove(&revision);
-            let detail = "the function was updated or deleted meanwhile".to_owned();
+            let detail = "the function was deleted meanwhile".to_owned();
             out.push(Command::Prepared { revision, result: Err(node_failure(detail)) });
             return;
-        };
+        }
         if self.preparing.contains_key(&revision) {
             return;
         }
-        let spec = function.spec.clone();
         let able = self.nodes.iter().filter(|(_, n)| n.has_runtime(&spec.runtime));
         let node = able
             .map(|(id, _)| *id)
@@ -137,7 +150,8 @@ impl Engine {
                 self.tell_node(node, ToNode::Prepare(revision), out);
             }
             None => {
-                let until = *self.unprepared.entry(revision).or_insert(now + PREPARE_NODE_GRACE);
+                let until = now + PREPARE_NODE_GRACE;
+                let until = self.unprepared.entry(revision).or_insert(Unprepared { until, spec }).until;
                 self.arm(until, Timer::Unprepared(revision));
             }
         }
@@ -145,27 +159,24 @@ impl Engine {
 
     /// A node has come: it may be what preparations wait for.
     pub(crate) fn retry_unprepared(&mut self, now: Timestamp, out: &mut Vec<Command>) {
-        for revision in self.unprepared.keys().copied().collect::<Vec<_>>() {
-            self.prepare_requested(now, revision, out);
+        let waiting: Vec<_> = self.unprepared.iter().map(|(id, wanted)| (*id, wanted.spec.clone())).collect();
+        for (revision, spec) in waiting {
+            self.prepare_requested(now, revision, spec, out);
         }
     }
 
     /// No node has come that could prepare the revision.
     pub(crate) fn unprepared_timer(&mut self, now: Timestamp, revision: RevisionId, out: &mut Vec<Command>) {
-        if self.unprepared.get(&revision).is_none_or(|until| now < *until) {
+        if self.unprepared.get(&revision).is_none_or(|wanted| now < wanted.until) {
             return;
         }
-        self.unprepared.remove(&revision);
-        let current = |f: &&Function| f.revision == revision.number;
-        let Some(function) = self.functions.get(&revision.function).filter(current) else {
-            // The same request finds that out.
-            return self.prepare_requested(now, revision, out);
-        };
-        let Some(failure) = self.unplaceable(function) else {
+        let Some(Unprepared { spec, .. }) = self.unprepared.remove(&revision) else { return };
+        let Some(failure) = self.unplaceable(&spec) else {
             // A node has come that could.
-            return self.prepare_requested(now, revision, out);
+            return self.prepare_requested(now, revision, spec, out);
         };
-        if let Some(function) = self.functions.get_mut(&revision.function) {
+        let current = |f: &&mut Function| f.revision == revision.number;
+        if let Some(function) = self.functions.get_mut(&revision.function).filter(current) {
             function.last_failure = Some(Box::new(LastFailure { at: now, failure: failure.clone() }));
         }
         out.push(Command::Prepared { revision, result: Err(failure) });
@@ -179,15 +190,14 @@ impl Engine {
         failure: Option<StartFailure>,
         out: &mut Vec<Command>,
     ) {
-        if self.preparing.remove(&revision).is_none() {
-            return;
-        }
+        let Some(node) = self.preparing.remove(&revision) else { return };
         if let Some(function) =
             self.functions.get_mut(&revision.function).filter(|f| f.revision == revision.number)
         {
             function.last_failure = failure.clone().map(|failure| Box::new(LastFailure { at: now, failure }));
         }
         out.push(Command::Prepared { revision, result: failure.map_or(Ok(()), Err) });
+        self.drop_unused_revisions_on(node, revision.function, out);
     }
 
     /// Preparations that a lost node will not answer.

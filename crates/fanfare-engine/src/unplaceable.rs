@@ -1,6 +1,6 @@
 //! Functions that no connected node could ever run: told why, instead of being waited with.
 
-use fanfare_types::{FunctionId, StartFailure, StartFailureKind, Timestamp};
+use fanfare_types::{FunctionId, FunctionSpec, StartFailure, StartFailureKind, Timestamp};
 
 use crate::Command;
 use crate::engine::{Engine, Timer};
@@ -23,19 +23,19 @@ impl Engine {
         if active.coming_or_ready() + active.old_ready > 0 {
             return;
         }
-        let Some(failure) = self.unplaceable(function) else { return };
+        let Some(failure) = self.unplaceable(&function.spec) else { return };
         self.tell_unavailable_because(id, failure.kind.reason(), &failure.detail, "", out);
         if let Some(function) = self.functions.get_mut(&id) {
             function.last_failure = Some(Box::new(LastFailure { at: now, failure }));
         }
     }
 
-    /// Why no connected node could hold one of its sandboxes even when empty; `None` where one could.
-    pub(crate) fn unplaceable(&self, function: &Function) -> Option<StartFailure> {
-        if self.could_ever_fit(function) {
+    /// Why no connected node could hold a sandbox of it even when empty; `None` where one could.
+    pub(crate) fn unplaceable(&self, spec: &FunctionSpec) -> Option<StartFailure> {
+        if self.could_ever_fit(spec) {
             return None;
         }
-        let (runtime, request) = (&function.spec.runtime, function.spec.sizing.request);
+        let (runtime, request) = (&spec.runtime, spec.sizing.request);
         let able = self.nodes.values().filter(|n| n.has_runtime(runtime)).count();
         let nodes = self.nodes.len();
         let (kind, detail) = match (nodes, able) {
@@ -57,17 +57,16 @@ impl Engine {
         Some(StartFailure { kind, detail, log_tail: String::new() })
     }
 
-    /// Whether an empty node could hold one of its sandboxes.
-    pub(crate) fn could_ever_fit(&self, function: &Function) -> bool {
-        self.nodes
-            .values()
-            .any(|n| n.has_runtime(&function.spec.runtime) && n.capacity.fits(function.spec.sizing.request))
+    /// Whether an empty node could hold a sandbox of it.
+    pub(crate) fn could_ever_fit(&self, spec: &FunctionSpec) -> bool {
+        self.nodes.values().any(|n| n.has_runtime(&spec.runtime) && n.capacity.fits(spec.sizing.request))
     }
 
     /// The last failed start as it is shown: that no node could run it holds until one comes that could.
     pub(crate) fn standing_failure<'a>(&self, function: &'a Function) -> Option<&'a LastFailure> {
-        let over =
-            |last: &&LastFailure| last.failure.kind.is_for_want_of_a_node() && self.could_ever_fit(function);
+        let over = |last: &&LastFailure| {
+            last.failure.kind.is_for_want_of_a_node() && self.could_ever_fit(&function.spec)
+        };
         function.last_failure.as_deref().filter(|last| !over(last))
     }
 }

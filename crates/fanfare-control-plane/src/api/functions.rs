@@ -155,7 +155,7 @@ pub(super) async fn prepare(State(app): State<Arc<App>>, name: Name) -> Result<J
     let began = Instant::now();
     let limit = function.spec.timeouts.start + PREPARE_GRACE;
     let (answer, answered) = oneshot::channel();
-    let prepare = Input::Prepare { revision: function.id, answer };
+    let prepare = Input::Prepare { revision: function.id, spec: function.spec.clone(), answer };
     app.engine.send(prepare).await.map_err(|_| Failure::stopping())?;
     let result = tokio::time::timeout(limit, answered).await;
     if let Ok(Ok(proof)) = &result {

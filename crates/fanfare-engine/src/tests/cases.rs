@@ -517,16 +517,23 @@ fn preparing_is_answered_with_or_without_a_node() {
     let mut world = World::new();
     world.set_function(F, 1, spec("f", 1, Scaling::default()));
     let revision = RevisionId { function: F, number: 1 };
-    world.step(Event::PrepareRequested(revision));
+    let prepare = Event::PrepareRequested { id: revision, spec: spec("f", 1, Scaling::default()).into() };
+    world.step(prepare.clone());
     assert_eq!(world.prepared, vec![], "a node may yet connect");
     world.pass(secs(1));
     assert!(world.prepared.pop().unwrap().1.is_err());
-    world.step(Event::PrepareRequested(revision));
+    world.step(prepare);
     world.add_node(N, 1);
     world.settle();
     assert_eq!(world.prepared, vec![(revision, Ok(()))], "by the node that has just come, and once");
     world.pass(secs(2));
     assert_eq!(world.prepared.len(), 1);
+
+    let other = RevisionId { function: F, number: 7 };
+    world.step(Event::PrepareRequested { id: other, spec: spec("f", 1, Scaling::default()).into() });
+    world.settle();
+    assert_eq!(world.prepared.last(), Some(&(other, Ok(()))), "one that is not current can be proved, too");
+    assert!(!world.nodes[&N].revisions.contains_key(&other), "and is forgotten where it was");
 }
 
 #[test]
