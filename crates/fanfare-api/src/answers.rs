@@ -70,7 +70,7 @@ pub struct FunctionListDocument {
 pub struct FunctionSummaryDocument {
     /// Its name.
     pub name: String,
-    /// The revision that new requests are for.
+    /// Its latest revision.
     pub revision: u32,
     /// Kind of its handler: `python`, `node`, `http`, `fake`.
     pub kind: String,
@@ -94,6 +94,8 @@ pub enum FunctionState {
     Ready,
     /// The last attempt to start one failed; see `last_failure`.
     Failed,
+    /// The latest revision cannot start (see `last_failure`), and an earlier one serves: `serving_revision`.
+    Degraded,
 }
 
 /// Counts of a function's sandboxes.
@@ -119,8 +121,10 @@ pub struct FunctionStatusDocument {
     pub function: FunctionDocument,
     /// Its id in logs and metrics, e.g. `f3`.
     pub id: String,
-    /// The revision that new requests are for.
+    /// Its latest revision.
     pub revision: u32,
+    /// The revision that new requests are for: the latest, unless that cannot start and an earlier one works.
+    pub serving_revision: u32,
     /// How it is doing.
     pub state: FunctionState,
     /// Its sandboxes.

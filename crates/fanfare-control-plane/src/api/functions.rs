@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
@@ -15,7 +15,7 @@ use fanfare_api::{
     FunctionSummaryDocument, PrepareResult, Problem, SandboxCounts,
 };
 use fanfare_engine::{Failed, FailureCount, FunctionStatus};
-use fanfare_types::{FunctionId, FunctionSpec, Reason, RevisionId, Timestamp};
+use fanfare_types::{FunctionId, FunctionSpec, Reason, RevisionId, StartFailure, Timestamp};
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -27,7 +27,7 @@ use super::problem::Failure;
 use super::revisions;
 use crate::input::Input;
 use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PREPARE_GRACE, ROUTED_TIMEOUT};
-use crate::registry::{Change, Done, Function};
+use crate::registry::{Change, Done, Function, unix_ms};
 
 /// A path parameter, or why it is none.
 pub(super) type Name = Result<Path<String>, PathRejection>;
@@ -162,8 +162,12 @@ pub(super) async fn prepare(State(app): State<Arc<App>>, name: Name) -> Result<J
         // Kept, so that a restart does not forget what cannot work. What is wrong with the store is told to those who
         // change something.
         let (name, failed) = (function.spec.name.clone(), proof.as_ref().err().cloned());
-        if let Err(error) = app.registry.change(Change::Proved(name, function.id, failed)).await {
-            tracing::debug!(%error, function = %function.spec.name, "what was proved of its start is not kept");
+        match app.registry.change(Change::Proved(name, function.id, failed)).await {
+            // Another revision may serve from now on.
+            Ok(_) => routed(&app, function.spec.name.as_str()).await,
+            Err(error) => {
+                tracing::debug!(%error, function = %function.spec.name, "what was proved of its start is not kept");
+            }
         }
     }
     match result {
@@ -272,7 +276,7 @@ fn summary(function: &Function, status: Option<&FunctionStatus>) -> FunctionSumm
         name: document.name,
         revision: function.id.number,
         runtime: function.spec.runtime.to_string(),
-        state: state(status),
+        state: state(function, status),
         sandboxes: counts(status),
     }
 }
@@ -284,28 +288,43 @@ fn describe(
     now: Timestamp,
 ) -> FunctionStatusDocument {
     let status = statuses.first().and_then(Option::as_ref);
-    let failure = status.and_then(|status| status.last_failure.as_ref());
     FunctionStatusDocument {
         function: FunctionDocument::from(&*function.spec),
         id: function.id.function.to_string(),
         revision: function.id.number,
-        state: state(status),
+        serving_revision: function.serving().0.number,
+        state: state(function, status),
         sandboxes: counts(status),
         in_flight: status.map_or(0, |status| status.in_flight),
         queued: status.map_or(0, |status| status.queued),
         execution_ms: None,
         decisions: status.map(|status| decisions(status, now)).unwrap_or_default(),
         failures: status.map(|status| failures(status, now)).unwrap_or_default(),
-        last_failure: failure.map(|last| FailureDocument {
-            age_s: now.since(last.at).as_secs_f64(),
-            reason: last.failure.kind.reason().code().to_owned(),
-            detail: last.failure.detail.clone(),
-            revision: function.id.number,
-            node: None,
-            log_tail: last.failure.log_tail.clone(),
-        }),
+        last_failure: last_failure(function, status, now),
         revisions: revisions::documents(function, statuses, now),
     }
+}
+
+/// Why the last start failed: of the revision that serves; of the current one where another serves in its place.
+fn last_failure(
+    function: &Function,
+    status: Option<&FunctionStatus>,
+    now: Timestamp,
+) -> Option<FailureDocument> {
+    let document = |age_s, failure: &StartFailure| FailureDocument {
+        age_s,
+        reason: failure.kind.reason().code().to_owned(),
+        detail: failure.detail.clone(),
+        revision: function.id.number,
+        node: None,
+        log_tail: failure.log_tail.clone(),
+    };
+    if let Some(failed) = function.failed.as_ref().filter(|_| function.stand_in.is_some()) {
+        let age = Duration::from_millis(unix_ms().saturating_sub(failed.at_unix_ms));
+        return Some(document(age.as_secs_f64(), &failed.failure));
+    }
+    let last = status?.last_failure.as_ref()?;
+    Some(document(now.since(last.at).as_secs_f64(), &last.failure))
 }
 
 /// The latest first.
@@ -344,7 +363,10 @@ pub(super) fn decisions(status: &FunctionStatus, now: Timestamp) -> Vec<Decision
     documents
 }
 
-fn state(status: Option<&FunctionStatus>) -> FunctionState {
+fn state(function: &Function, status: Option<&FunctionStatus>) -> FunctionState {
+    if function.stand_in.is_some() {
+        return FunctionState::Degraded;
+    }
     let Some(status) = status else { return FunctionState::Idle };
     if status.ready + status.ready_of_old_revisions > 0 {
         FunctionState::Ready

@@ -42,9 +42,10 @@ pub(super) fn news(before: Option<&Function>, after: Option<&Function>) -> Vec<V
     if let Some(gone) = before.filter(|_| same.is_none()) {
         news.push(Visible::Removed(gone.id.function));
     }
-    // What is known of a revision's start may differ alone: that is not another revision.
-    if let Some(function) = after.filter(|a| same.is_none_or(|b| a.id != b.id)) {
-        news.push(Visible::Set { id: function.id, spec: function.spec.clone() });
+    // What is known of a revision's start may differ alone: where the same one serves, that is nothing new.
+    if let Some(function) = after.filter(|a| same.is_none_or(|b| a.serving().0 != b.serving().0)) {
+        let (id, spec) = function.serving();
+        news.push(Visible::Set { id, spec: spec.clone() });
     }
     news
 }

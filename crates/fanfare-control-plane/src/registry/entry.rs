@@ -100,6 +100,7 @@ pub(super) fn read_function(key: &str, entry: &Entry) -> Result<Function, Contro
         created_unix_ms: value.created_unix_ms,
         failed: value.failed.map(|failed| Arc::new(failed.into())),
         past: Vec::new(),
+        stand_in: None,
         stored: entry.revision,
     })
 }

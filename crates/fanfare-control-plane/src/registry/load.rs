@@ -6,9 +6,10 @@ use fanfare_store::{Entry, SCAN_ENTRIES_MAX, Scan, Store, StoreError};
 use fanfare_types::FunctionName;
 
 use super::entry::{
-    FUNCTIONS, REVISIONS, function_key, peers_prefix, read_function, read_number, read_past, revisions_prefix,
+    FUNCTIONS, REVISIONS, function_key, peers_prefix, read_function, read_number, read_past, revision_key,
+    revisions_prefix,
 };
-use super::{Function, Known, PeerKind};
+use super::{Function, Known, PeerKind, StandIn, history};
 use crate::ControlPlaneError;
 
 /// Functions, nodes and data planes. One that cannot be read stops the start: it would be lost silently.
@@ -28,7 +29,10 @@ pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError>
         Ok(())
     })
     .await?;
-    known.functions.values_mut().for_each(in_order);
+    for function in known.functions.values_mut() {
+        in_order(function);
+        function.stand_in = stand_in(store, function).await?;
+    }
     for kind in [PeerKind::Node, PeerKind::DataPlane] {
         let peers = known.peers.entry(kind).or_default();
         let prefix = peers_prefix(kind);
@@ -58,7 +62,23 @@ pub(super) async fn function(
     })
     .await?;
     in_order(&mut function);
+    function.stand_in = stand_in(store, &function).await?;
     Ok(Some(function))
+}
+
+/// The earlier revision that serves in the place of one that cannot start: that to which a rollback would go.
+pub(super) async fn stand_in(
+    store: &dyn Store,
+    function: &Function,
+) -> Result<Option<Arc<StandIn>>, ControlPlaneError> {
+    let before = || history::before(&function.past, history::digest(&function.spec));
+    let Some(number) = function.failed.as_ref().and_then(|_| before()) else { return Ok(None) };
+    let key = revision_key(&function.spec.name, number);
+    let Some(entry) = store.get(key.clone()).await? else {
+        return Err(ControlPlaneError::Entry { key, detail: "it is not there".to_owned() });
+    };
+    let (_, _, spec) = read_past(&key, &entry)?;
+    Ok(Some(Arc::new(StandIn { number, spec })))
 }
 
 /// Keys are ordered as text.

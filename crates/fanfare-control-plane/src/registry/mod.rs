@@ -45,14 +45,23 @@ pub(crate) struct Function {
     pub(crate) failed: Option<Arc<Unstartable>>,
     /// Earlier revisions that are kept, oldest first.
     pub(crate) past: Vec<Arc<Past>>,
+    /// While the current revision cannot start: the one that serves in its place, if any works.
+    pub(crate) stand_in: Option<Arc<StandIn>>,
     stored: Revision,
+}
+
+/// An earlier revision that serves.
+#[derive(Debug)]
+pub(crate) struct StandIn {
+    pub(crate) number: u32,
+    pub(crate) spec: Arc<FunctionSpec>,
 }
 
 impl Function {
     /// A revision that is registered now.
     fn new(id: RevisionId, spec: Arc<FunctionSpec>) -> Self {
         let (created_unix_ms, stored) = (history::unix_ms(), Revision::default());
-        Function { id, spec, created_unix_ms, failed: None, past: Vec::new(), stored }
+        Function { id, spec, created_unix_ms, failed: None, past: Vec::new(), stand_in: None, stored }
     }
 
     /// Its current revision, as it is remembered when it is replaced.
@@ -63,6 +72,14 @@ impl Function {
             digest: history::digest(&self.spec),
             code: self.spec.code,
             failed: self.failed.clone(),
+        }
+    }
+
+    /// The revision that requests go to: the current one, unless it cannot start and an earlier one works.
+    pub(crate) fn serving(&self) -> (RevisionId, &Arc<FunctionSpec>) {
+        match self.stand_in.as_deref() {
+            Some(stand_in) => (RevisionId { number: stand_in.number, ..self.id }, &stand_in.spec),
+            None => (self.id, &self.spec),
         }
     }
 
@@ -214,9 +231,11 @@ impl Registry {
         (page, found.next().is_some())
     }
 
-    /// Every function, in the order of their names.
+    /// Every function as it serves, in the order of their names.
     pub(crate) fn all(&self) -> Vec<(RevisionId, Arc<FunctionSpec>)> {
-        self.known.read().functions.values().map(|f| (f.id, f.spec.clone())).collect()
+        let known = self.known.read();
+        let serving = known.functions.values().map(Function::serving);
+        serving.map(|(id, spec)| (id, spec.clone())).collect()
     }
 
     /// Revisions that are known not to start, and why.

@@ -271,6 +271,7 @@ impl Writer {
                 function.past[index] = Arc::new(Past { failed, ..(*function.past[index]).clone() });
             }
         }
+        function.stand_in = load::stand_in(&*self.store, &function).await?;
         // Written in any case: whoever comes later must meet what this change has made.
         ops.push(put_function(&function).map_err(unwritable)?);
         Ok(Planned::Write(Plan::Keep { function: Box::new(function), done: Done::Noted }, ops))

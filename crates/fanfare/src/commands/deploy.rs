@@ -229,13 +229,15 @@ async fn not_ready(context: &Context, name: &FunctionName, revision: u32, failur
         false => format!("revision {revision} of {name} is registered but does not start: {}", failure.what),
     };
     // Only a courtesy: that the function does not start is told whatever comes of this question.
-    let old = context.client.function(name).await.map_or(0, |status| status.sandboxes.old);
-    let still = match (first, old) {
-        (true, _) => None,
-        (false, 0) => {
-            Some("no sandbox of the revision before is left: nothing answers until one starts".to_owned())
-        }
-        (false, old) => Some(format!(
+    let status = context.client.function(name).await.ok();
+    let serving =
+        status.as_ref().map(|status| status.serving_revision).filter(|serving| *serving != revision);
+    let old = status.map_or(0, |status| status.sandboxes.old);
+    let still = match (serving, old) {
+        (Some(serving), _) => Some(format!("revision {serving} goes on serving")),
+        _ if first => None,
+        (None, 0) => Some("nothing answers until it starts".to_owned()),
+        (None, old) => Some(format!(
             "the revision before still answers in {} until it goes idle",
             counted(old.into(), "sandbox")
         )),

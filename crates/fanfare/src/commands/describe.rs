@@ -59,7 +59,11 @@ fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Resul
     let row = |name: &str, value: String| printer.out(format_args!("{name:<12} {value}"));
     row("name", format!("{} ({} revision {})", function.name, status.id, status.revision))?;
     row("url", url.to_owned())?;
-    row("state", state_word(status.state).to_owned())?;
+    let serving = match status.serving_revision {
+        serving if serving == status.revision => String::new(),
+        serving => format!(": revision {} cannot start, revision {serving} serves", status.revision),
+    };
+    row("state", format!("{}{serving}", state_word(status.state)))?;
     let counts = status.sandboxes;
     let old = match counts.old {
         0 => String::new(),

@@ -68,5 +68,6 @@ pub(crate) fn state_word(state: FunctionState) -> &'static str {
         FunctionState::Starting => "starting",
         FunctionState::Ready => "ready",
         FunctionState::Failed => "failed",
+        FunctionState::Degraded => "degraded",
     }
 }

@@ -17,8 +17,24 @@ async fn a_broken_update_is_kept_with_its_reason_and_last_words_after_a_restart_
         cluster.file("hello.py", "print('about to', flush=True)\nraise RuntimeError('boom at import')\n");
     let update = cluster.cli(&["deploy", source.to_str().unwrap()]);
     assert_eq!(update.status.code(), Some(1), "{}", String::from_utf8_lossy(&update.stderr));
+    let said = String::from_utf8_lossy(&update.stderr).into_owned();
+    assert!(said.contains("note: revision 1 goes on serving"), "{said}");
     let answer = cluster.call("hello", "").await;
     assert_eq!((answer.status, answer.text()), (200, "hello"), "the revision before serves");
+    let status = cluster.status_of("hello").await;
+    assert_eq!((&status["state"], &status["serving_revision"]), (&"degraded".into(), &1.into()), "{status}");
+    // Not only while its sandboxes last: it is what the function is until the latest starts, under whichever leader.
+    kill(&mut cluster, "control-plane");
+    kill(&mut cluster, "node");
+    let (api, grpc) = (cluster.api.replace("http://", ""), cluster.grpc.clone());
+    cluster.spawn_control_plane(&api, &grpc);
+    cluster.spawn_node(&[]);
+    cluster.wait_until_complete(1).await;
+    cluster
+        .until("the revision before is started anew", async || {
+            cluster.call("hello", "").await.text() == "hello"
+        })
+        .await;
     let broken = async |cluster: &Cluster, revision: u64| {
         let revisions = cluster.status_of("hello").await["revisions"].clone();
         let of = |r: &&serde_json::Value| r["revision"] == revision;

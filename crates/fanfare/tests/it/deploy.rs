@@ -221,24 +221,30 @@ async fn a_broken_update_says_who_answers_and_how_to_go_back() {
     assert_eq!(fanfare_in(dir.path(), &double.api, &["deploy", "hello.py"]).await.code, 0);
     let broken = Problem::new(Reason::StartFailed, "hello.py raised an error when imported");
     double.held().broken.insert("hello".into(), broken);
-    double.held().old_ready = 2;
+    double.held().serving = Some(1);
     let args = ["deploy", "hello.py", "--memory", "64MiB", "-e", "TOKEN=canary", "--quiet"];
     let run = fanfare_in(dir.path(), &double.api, &args).await;
     assert_eq!(run.code, 1, "{run:?}");
     let expected = "\
 error: revision 2 of hello is registered but does not start: hello.py raised an error when imported
   reason: start-failed
-note: the revision before still answers in 2 sandboxes until it goes idle
+note: revision 1 goes on serving
 hint: mend it, then `fanfare deploy hello.py --memory 64MiB -e TOKEN=… --quiet` again; `fanfare rollback hello` goes back; `fanfare logs hello` has all that it wrote
 ";
     assert_eq!(run.stderr, expected);
+    (double.held().serving, double.held().old_ready) = (None, 2);
+    let run = fanfare(&double.api, &["update", "hello", "--memory", "66MiB"]).await;
+    assert!(
+        run.stderr.contains("note: the revision before still answers in 2 sandboxes until it goes idle"),
+        "{run:?}"
+    );
     double.held().old_ready = 0;
     let run = fanfare(&double.api, &["update", "hello", "--memory", "65MiB"]).await;
-    assert!(run.stderr.contains("note: no sandbox of the revision before is left"), "{run:?}");
+    assert!(run.stderr.contains("note: nothing answers until it starts"), "{run:?}");
     assert!(run.stderr.contains("`fanfare rollback hello` goes back"), "{run:?}");
     let run = fanfare(&double.api, &["rollback", "hello"]).await;
     assert_eq!((run.code, run.stdout), (0, format!("{}/function/hello\n", double.api)), "{}", run.stderr);
-    assert!(run.stderr.contains("Registered hello, revision 4"), "{}", run.stderr);
+    assert!(run.stderr.contains("Registered hello, revision 5"), "{}", run.stderr);
     let run = fanfare(&double.api, &["rollback", "hello@2"]).await;
     assert_eq!((run.code, double.held().rolled_back_to.as_slice()), (0, &[None, Some(2)][..]), "{run:?}");
     let run = fanfare(&double.api, &["rollback", "hello@9"]).await;

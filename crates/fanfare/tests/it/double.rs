@@ -35,6 +35,8 @@ pub(crate) struct Held {
     pub(crate) version: Option<&'static str>,
     /// Ready sandboxes of earlier revisions, of every function.
     pub(crate) old_ready: u32,
+    /// The revision that serves, where that is not the latest.
+    pub(crate) serving: Option<u32>,
     /// Revisions that were named in rollbacks.
     pub(crate) rolled_back_to: Vec<Option<u32>>,
     /// Where it says that its streams are.
@@ -183,6 +185,7 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
         function: document.clone(),
         id: "f1".into(),
         revision: *revision,
+        serving_revision: held.serving.unwrap_or(*revision),
         state: if failed { FunctionState::Failed } else { FunctionState::Ready },
         sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0, old: held.old_ready },
         in_flight: 3,
