@@ -12,6 +12,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/curl", "curl"),
     ("/usr/bin/cc", "gcc"),
     ("/sbin/ip", "iproute2"),
+    ("/usr/bin/promtool", "prometheus"),
 ];
 
 /// What benches compare with.

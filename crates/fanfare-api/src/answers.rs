@@ -80,6 +80,30 @@ pub struct FunctionSummaryDocument {
     pub state: FunctionState,
     /// Its sandboxes.
     pub sandboxes: SandboxCounts,
+    /// How busy it is.
+    #[serde(default)]
+    pub load: LoadDocument,
+}
+
+/// How busy a function is, over all data planes, as they last reported.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LoadDocument {
+    /// Requests in sandboxes.
+    pub in_flight: u32,
+    /// Requests that wait.
+    pub queued: u32,
+    /// Requests that arrived in the last report's interval, per second.
+    pub requests_per_second: f64,
+    /// Smoothed execution time; absent until one has been seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_ms: Option<f64>,
+    /// Failed requests since its revision was registered, or the control plane's term began.
+    pub failed: u64,
+    /// Why the last of them failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reason: Option<String>,
+    /// Sandboxes are wanted for which there is no room.
+    pub lacks_room: bool,
 }
 
 /// How a function is doing.

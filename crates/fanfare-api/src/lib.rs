@@ -21,7 +21,7 @@ mod stored;
 pub use answers::{
     BlobDocument, DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument,
     FailureDocument, FunctionListDocument, FunctionState, FunctionStatusDocument, FunctionSummaryDocument,
-    LogLineDocument, LogStreamName, PrepareResult, SandboxCounts, StagesDocument,
+    LoadDocument, LogLineDocument, LogStreamName, PrepareResult, SandboxCounts, StagesDocument,
 };
 pub use asynchronous::{
     AsyncAcceptedDocument, AsyncCallbackDocument, AsyncInvocationDocument, AsyncListDocument,

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ControlPlaneError;
 use crate::barrier::Barriers;
+use crate::changes;
 use crate::clock::Clock;
 use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
@@ -385,7 +386,9 @@ impl EngineLoop {
         };
         let mut commands = std::mem::take(&mut self.commands);
         let began = self.clock.now();
+        changes::told(&event);
         self.engine.step(began, event, &mut commands);
+        commands.iter().for_each(changes::ordered);
         self.counters.events += 1;
         self.counters.commands += commands.len() as u64;
         self.note_placed(began, &commands);

@@ -11,6 +11,7 @@
 mod api;
 mod barrier;
 mod blobs;
+mod changes;
 mod clock;
 mod control_plane;
 mod engine_loop;
@@ -29,4 +30,4 @@ mod view;
 pub use api::{openapi_document, routes};
 pub use control_plane::{ControlPlane, Handle};
 pub use error::ControlPlaneError;
-pub use options::Options;
+pub use options::{MoreMetrics, Options};

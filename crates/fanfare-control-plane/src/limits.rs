@@ -69,6 +69,8 @@ pub(crate) const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of a blob in one read.
 pub(crate) const BLOB_CHUNK_BYTES: usize = 256 << 10;
 
+/// Nodes that have series of their own in the metrics.
+pub(crate) const METRICS_NODES_MAX: usize = 500;
 /// Questions about requests that data planes work on at once.
 pub(crate) const QUESTIONS_MAX: usize = 64;
 /// Time that data planes have to answer one.

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_policy::Placement;
@@ -21,8 +22,20 @@ pub struct Options {
     pub placement: Placement,
     /// Code that no function has referred to for this long is removed.
     pub blob_grace: Duration,
+    /// What `/metrics` says beside the control plane's own: of roles in the same process.
+    pub more_metrics: Option<MoreMetrics>,
     /// How often unreferenced code is looked for.
     pub blob_collect_interval: Duration,
+}
+
+/// Metrics of another role, in Prometheus' text format.
+#[derive(Clone)]
+pub struct MoreMetrics(pub Arc<dyn Fn() -> String + Send + Sync>);
+
+impl std::fmt::Debug for MoreMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MoreMetrics")
+    }
 }
 
 impl Options {
@@ -40,6 +53,7 @@ impl Options {
             api_address: (Ipv4Addr::LOCALHOST, Options::API_PORT).into(),
             link_address: Some((Ipv4Addr::LOCALHOST, Options::LINK_PORT).into()),
             placement: Placement::Kubernetes,
+            more_metrics: None,
             blob_grace: Duration::from_secs(3_600),
             blob_collect_interval: Duration::from_secs(600),
         }

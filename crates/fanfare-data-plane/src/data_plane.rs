@@ -18,9 +18,11 @@ use crate::control::{Control, Ends};
 use crate::core::Core;
 use crate::handover::{self, Inheritance, Predecessor};
 use crate::listener;
+use crate::metrics_server;
 use crate::options::Options;
 use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::trace::{self, Tracer};
 
 /// Why a data plane did not start.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +106,18 @@ impl DataPlane {
             }
             None => (None, None),
         };
-        let shared = Arc::new(Shared::new(options, door));
+        let metrics = options.metrics.map(|address| {
+            metrics_server::bind(address).map_err(|error| StartError::Listen { address, error })
+        });
+        let metrics = metrics.transpose()?;
+        let traced = options.tracing.clone();
+        let mut shared = Shared::new(options, door);
+        let exporter = traced.map(|traced| {
+            let (tracer, spans) = Tracer::new(&traced);
+            shared.tracer = Some(tracer);
+            (traced.endpoint, spans)
+        });
+        let shared = Arc::new(shared);
         // Whatever fails from here on ends what has begun.
         let abort = CancellationToken::new();
         let stop = shutdown.child_token();
@@ -131,9 +144,16 @@ impl DataPlane {
         let runtime = runtime().map_err(StartError::Thread)?;
         let control = Control::new(shared.clone(), dialer, advertised);
         let stopped = abort.clone().drop_guard();
+        let watched = shared.clone();
         let succession = Succession { shared: shared.clone(), predecessor, offered, turn, end };
         spawn("dataplane-link".to_owned(), move || {
             runtime.spawn(succession.run());
+            if let Some(listener) = metrics {
+                runtime.spawn(metrics_server::serve(watched.clone(), listener));
+            }
+            if let Some((endpoint, spans)) = exporter {
+                runtime.spawn(trace::run(watched, endpoint, spans));
+            }
             runtime.block_on(control.run(ends));
             drop(stopped);
         })?;
@@ -255,6 +275,12 @@ impl Handle {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats()
+    }
+
+    /// Everything that is counted, in Prometheus' text format 0.0.4.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        metrics_server::exposition(&self.shared)
     }
 
     /// Resolves when everything has been heard from the control plane once.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fanfare_types::limits;
 
 use crate::asynchronous::AsyncOptions;
+use crate::trace::TraceOptions;
 
 /// Settings of one data plane. [`Options::default`] listens on a free port of the loopback interface.
 #[derive(Clone)]
@@ -38,6 +39,10 @@ pub struct Options {
     pub handover: Option<PathBuf>,
     /// How asynchronous invocations are kept; `None`: they are not, and calls are refused.
     pub asynchronous: Option<AsyncOptions>,
+    /// Where spans of requests are exported to; `None`: nowhere.
+    pub tracing: Option<TraceOptions>,
+    /// Where `GET /metrics` is answered; `None`: nowhere. Whoever reaches it learns the functions' names.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Default for Options {
@@ -55,6 +60,8 @@ impl Default for Options {
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
             handover: None,
             asynchronous: None,
+            tracing: None,
+            metrics: None,
         }
     }
 }
@@ -84,6 +91,8 @@ impl std::fmt::Debug for Options {
             .field("abandoned_wait", &self.abandoned_wait)
             .field("drain_timeout", &self.drain_timeout)
             .field("handover", &self.handover)
+            .field("tracing", &self.tracing)
+            .field("metrics", &self.metrics)
             .field("asynchronous", &self.asynchronous)
             .finish()
     }

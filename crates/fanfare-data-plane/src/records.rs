@@ -18,13 +18,16 @@ use fanfare_types::{
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::metrics::Meter;
+use crate::trace::Trace;
+
 /// Characters of an id that need no memory of their own: a UUID's.
 const ID_INLINE: usize = 36;
 
 /// One request, while it is under way and after.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    id: SmallVec<[u8; ID_INLINE]>,
+    pub(crate) id: SmallVec<[u8; ID_INLINE]>,
     pub(crate) accepted: Timestamp,
     pub(crate) function: Option<FunctionId>,
     /// Requests that waited, and that were in sandboxes, as it arrived.
@@ -40,6 +43,8 @@ pub(crate) struct Entry {
     pub(crate) status: u16,
     pub(crate) reason: Option<Reason>,
     pub(crate) detail: Option<Box<str>>,
+    /// Its place in a trace that is exported.
+    pub(crate) trace: Option<Box<Trace>>,
 }
 
 /// The slot that a request was given.
@@ -71,6 +76,7 @@ impl Entry {
             status: 0,
             reason: None,
             detail: None,
+            trace: None,
         }
     }
 
@@ -126,6 +132,7 @@ pub(crate) struct Records(Box<[Rings]>);
 struct Rings(Mutex<Kept>);
 
 struct Kept {
+    meter: Meter,
     notable: Ring,
     ordinary: Ring,
 }
@@ -154,6 +161,7 @@ impl Records {
         let cores = cores.max(1);
         let rings = || {
             Rings(Mutex::new(Kept {
+                meter: Meter::default(),
                 notable: Ring::new(REQUESTS_REMEMBERED_MAX / cores),
                 ordinary: Ring::new(REQUESTS_REMEMBERED_WARM_MAX / cores),
             }))
@@ -165,6 +173,7 @@ impl Records {
     pub(crate) fn push(&self, core: usize, entry: Entry) {
         let Some(rings) = self.0.get(core) else { return };
         let mut kept = rings.0.lock();
+        kept.meter.count(&entry);
         match entry.is_ordinary() {
             true => kept.ordinary.push(entry),
             false => kept.notable.push(entry),
@@ -189,6 +198,13 @@ impl Records {
         found.sort_by_key(|entry| std::cmp::Reverse(entry.accepted));
         found.truncate(REQUESTS_EXPLAINED_MAX);
         found.iter().map(|entry| entry.record(now, &name)).collect()
+    }
+
+    /// What all cores have counted.
+    pub(crate) fn meter(&self) -> Meter {
+        let mut sum = Meter::default();
+        self.0.iter().for_each(|rings| sum.add(&rings.0.lock().meter));
+        sum
     }
 
     /// How long ago the oldest of them arrived that are certainly all remembered; `None` when nothing has made way yet.

@@ -311,6 +311,9 @@ async fn invoke(
     let accepted = work.accepted;
     let (place, mut taken) = function.arrive(shared, accepted, affinity(target), core.lane());
     trail.arrived(function.id, &place);
+    if let Some(tracer) = &shared.tracer {
+        trail.traced(tracer.begin(&mut work.parts.headers, core.ids.numbers()));
+    }
     let (method, headers) = (&work.parts.method, &mut work.parts.headers);
     let (upgrade, trailers) = (work.upgrade, work.trailers);
     let mut call = Call { core, client, method, target, headers, accepted, upgrade, trailers, trail };

@@ -29,6 +29,12 @@ impl RequestIds {
         }
     }
 
+    /// Random numbers for other names.
+    pub(crate) fn numbers(&self) -> [u64; 3] {
+        let mut generators = self.generators.borrow_mut();
+        [generators[0].random(), generators[1].random(), generators[0].random()]
+    }
+
     fn draw(&self) -> HeaderValue {
         let mut generators = self.generators.borrow_mut();
         written(generators.each_mut().map(|generator| generator.random()))

@@ -14,6 +14,7 @@ use crate::failures::Failures;
 use crate::options::Options;
 use crate::records::Records;
 use crate::stats::{Stats, count};
+use crate::trace::Tracer;
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     /// The way to the asynchronous invocations, where they are kept.
     pub(crate) door: Option<Door>,
     pub(crate) records: Records,
+    /// Where requests are traced.
+    pub(crate) tracer: Option<Tracer>,
     peers: RwLock<Peers>,
     /// Requests answered by the platform that were for no function, by reason.
     problems: Mutex<Vec<(Reason, u64)>>,
@@ -47,7 +50,9 @@ struct Peers {
 impl Shared {
     pub(crate) fn new(options: Options, door: Option<Door>) -> Self {
         Shared {
-            records: Records::new(options.thread_count()),
+            // One more for asynchronous invocations.
+            records: Records::new(options.thread_count() + 1),
+            tracer: None,
             options,
             directory: Directory::default(),
             synced: watch::Sender::new(false),

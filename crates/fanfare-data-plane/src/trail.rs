@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::function::{Place, Slot};
 use crate::problem::Problem;
 use crate::records::{Entry, Given};
+use crate::trace::Trace;
 
 /// Follows a request up to the head of its answer. One that is dropped before has lost its client.
 pub(crate) struct Trail {
@@ -30,6 +31,13 @@ impl Trail {
             entry.ahead = place.ahead;
             entry.in_flight = place.in_flight;
             entry.balance = place.balance;
+        }
+    }
+
+    /// It has its place in a trace.
+    pub(crate) fn traced(&mut self, trace: Option<Box<Trace>>) {
+        if let Some(entry) = &mut self.entry {
+            entry.trace = trace;
         }
     }
 
@@ -100,5 +108,8 @@ pub(crate) fn settle(core: &Core, mut entry: Entry, outcome: Outcome, gone: Opti
 fn end(core: &Core, mut entry: Entry, how: RequestEnd, at: Timestamp) {
     entry.end = how;
     entry.ended = at;
+    if let (Some(tracer), Some(trace)) = (&core.shared.tracer, entry.trace.take()) {
+        tracer.export(&entry, &trace);
+    }
     core.shared.records.push(core.index, entry);
 }

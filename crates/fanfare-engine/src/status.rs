@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fanfare_types::{DataPlaneId, Epoch, FunctionId, NodeId, Resources, SandboxId, StartFailure, Timestamp};
+use fanfare_types::{
+    DataPlaneId, Epoch, FunctionId, NodeId, Reason, Resources, SandboxId, StartFailure, Timestamp,
+};
 
 use crate::Engine;
-use crate::failures::FailureCount;
+use crate::failures::{Failed, FailureCount};
 use crate::function::Decision;
 use crate::sandbox::Phase;
 
@@ -29,6 +32,14 @@ pub struct FunctionStatus {
     pub in_flight: u32,
     /// Requests waiting, as last reported.
     pub queued: u32,
+    /// Requests that arrived per second, as last reported.
+    pub requests_per_second: f64,
+    /// Smoothed execution time, once one has been seen.
+    pub execution: Option<Duration>,
+    /// Failed requests of the current revision.
+    pub failed: u64,
+    /// Why the last of them failed.
+    pub last_reason: Option<Reason>,
     /// Whether sandboxes are wanted for which there is no room.
     pub lacks_room: bool,
     /// Its sandboxes.
@@ -144,6 +155,10 @@ impl Engine {
             stopping: 0,
             in_flight: 0,
             queued: 0,
+            requests_per_second: 0.0,
+            execution: None,
+            failed: 0,
+            last_reason: None,
             lacks_room: false,
             sandboxes: Vec::new(),
             last_failure,
@@ -159,8 +174,14 @@ impl Engine {
             status.stopping = active.counts.retiring + active.counts.stopping;
             status.in_flight = totals.in_flight;
             status.queued = totals.queued;
+            status.requests_per_second = totals.requests_per_second;
+            status.execution = totals.execution;
             status.lacks_room = active.lacks_room;
         }
+        let requests = function.failures.iter().flat_map(|all| all.iter());
+        let requests: Vec<_> = requests.filter(|count| count.failed == Failed::Requests).collect();
+        status.failed = requests.iter().map(|count| count.count).sum();
+        status.last_reason = requests.iter().max_by_key(|count| count.at).map(|count| count.reason);
         Some(status)
     }
 

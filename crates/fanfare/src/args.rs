@@ -89,6 +89,7 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     Logs(LogsArgs),
     Explain(ExplainArgs),
+    Top(TopArgs),
     Status(StatusArgs),
     Doctor(DoctorArgs),
     ControlPlane(ControlPlaneArgs),
@@ -336,6 +337,20 @@ A data plane remembers its last 8,192 requests that waited, failed or were slow,
 pub(crate) struct ExplainArgs {
     /// The request's id: every answer has it in X-Request-Id.
     pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Show functions, sandboxes, queues and rates as they change; once where the output is no terminal.
+#[derive(ClapArgs, Debug)]
+#[command(before_help = "\
+Examples:
+  fanfare top
+  fanfare top -o json")]
+pub(crate) struct TopArgs {
+    /// Time between two looks.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
+    pub(crate) interval: std::time::Duration,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -2,10 +2,11 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fanfare_control_plane::{ControlPlane, ControlPlaneError};
-use fanfare_data_plane::{AsyncOptions, DataPlane};
+use fanfare_control_plane::{ControlPlane, ControlPlaneError, MoreMetrics};
+use fanfare_data_plane::{AsyncOptions, DataPlane, TraceOptions};
 use fanfare_link::Dialer;
 use fanfare_policy::Placement;
 use fanfare_types::{Resources, limits};
@@ -30,6 +31,8 @@ pub(crate) struct LocalOptions {
     pub(crate) sandboxes: Sandboxes,
     /// How asynchronous invocations are kept.
     pub(crate) asynchronous: AsyncOptions,
+    /// Where requests are traced.
+    pub(crate) tracing: Option<TraceOptions>,
 }
 
 impl LocalOptions {
@@ -47,6 +50,7 @@ impl LocalOptions {
             placement: Placement::default(),
             sandboxes: Sandboxes::Real { fake: None },
             asynchronous: AsyncOptions::new(directory.join("data").join("data-plane")),
+            tracing: None,
         }
     }
 }
@@ -84,7 +88,12 @@ impl Local {
         let stop_control_plane = CancellationToken::new();
         // Whatever fails from here on ends what has begun.
         let guard = stop_control_plane.clone().drop_guard();
+        let metered: Arc<OnceLock<fanfare_data_plane::Handle>> = Arc::default();
+        let shown = metered.clone();
+        let more_metrics =
+            MoreMetrics(Arc::new(move || shown.get().map(|m| m.metrics()).unwrap_or_default()));
         let control_options = fanfare_control_plane::Options {
+            more_metrics: Some(more_metrics),
             api_address: options.api_address,
             link_address: options.link_address,
             placement: options.placement,
@@ -100,10 +109,13 @@ impl Local {
         let data_options = fanfare_data_plane::Options {
             listen: options.data_plane_address,
             asynchronous: Some(options.asynchronous),
+            tracing: options.tracing,
             ..fanfare_data_plane::Options::default()
         };
         let data_plane = DataPlane::start(data_options, dialer.clone(), stop_data_plane.clone())
             .map_err(|e| roles::data_plane_failure(&e))?;
+        // Set once: it is empty until here.
+        let _ = metered.set(data_plane.clone());
         let data_plane_guard = stop_data_plane.clone().drop_guard();
         let count = options.sandboxes.nodes();
         let settings = NodeSettings {

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use fanfare_api::{
     DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument, FailureDocument,
     FieldError, FunctionDocument, FunctionListDocument, FunctionState, FunctionStatusDocument,
-    FunctionSummaryDocument, PrepareResult, Problem, SandboxCounts,
+    FunctionSummaryDocument, LoadDocument, PrepareResult, Problem, SandboxCounts,
 };
 use fanfare_engine::{Failed, FailureCount, FunctionStatus};
 use fanfare_types::{FunctionId, FunctionSpec, Reason, RevisionId, StartFailure, Timestamp};
@@ -278,6 +278,19 @@ fn summary(function: &Function, status: Option<&FunctionStatus>) -> FunctionSumm
         runtime: function.spec.runtime.to_string(),
         state: state(function, status),
         sandboxes: counts(status),
+        load: status.map(load).unwrap_or_default(),
+    }
+}
+
+fn load(status: &FunctionStatus) -> LoadDocument {
+    LoadDocument {
+        in_flight: status.in_flight,
+        queued: status.queued,
+        requests_per_second: status.requests_per_second,
+        execution_ms: status.execution.map(|execution| execution.as_secs_f64() * 1e3),
+        failed: status.failed,
+        last_reason: status.last_reason.map(|reason| reason.code().to_owned()),
+        lacks_room: status.lacks_room,
     }
 }
 
@@ -297,7 +310,7 @@ fn describe(
         sandboxes: counts(status),
         in_flight: status.map_or(0, |status| status.in_flight),
         queued: status.map_or(0, |status| status.queued),
-        execution_ms: None,
+        execution_ms: status.and_then(|s| s.execution).map(|execution| execution.as_secs_f64() * 1e3),
         decisions: status.map(|status| decisions(status, now)).unwrap_or_default(),
         failures: status.map(|status| failures(status, now)).unwrap_or_default(),
         last_failure: last_failure(function, status, now),

@@ -33,13 +33,13 @@ use tokio_util::sync::CancellationToken;
 pub use openapi::openapi_document;
 pub(crate) use server::serve;
 
-use crate::Options;
 use crate::blobs::Blobs;
 use crate::hub::SharedHub;
 use crate::input::Input;
 use crate::limits::LOG_READERS_MAX;
 use crate::registry::Registry;
 use crate::transfers::Transfers;
+use crate::{MoreMetrics, Options};
 use problem::Failure;
 
 /// What the handlers share.
@@ -48,6 +48,7 @@ pub(crate) struct App {
     pub(crate) name: String,
     pub(crate) epoch: Epoch,
     pub(crate) placement: Placement,
+    pub(crate) more_metrics: Option<MoreMetrics>,
     /// Whether only this machine can reach the API.
     pub(crate) loopback: bool,
     /// Where nodes and data planes connect, if over the network.
@@ -77,6 +78,7 @@ impl App {
             name: options.name.clone(),
             epoch: hub.0.epoch,
             placement: options.placement,
+            more_metrics: options.more_metrics.clone(),
             loopback: address.ip().is_loopback(),
             streams,
             registry: hub.0.registry.clone(),

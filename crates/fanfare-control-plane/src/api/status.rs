@@ -16,7 +16,9 @@ use tokio::sync::oneshot;
 
 use super::App;
 use super::problem::Failure;
+use crate::MoreMetrics;
 use crate::input::Input;
+use crate::limits::METRICS_NODES_MAX;
 use crate::view::ClusterView;
 
 /// Whether the control plane decides.
@@ -129,7 +131,31 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResp
             "# HELP fanfare_{name} {help}\n# TYPE fanfare_{name} {kind}\nfanfare_{name} {value}\n"
         );
     }
+    per_node(&mut text, &nodes_of(&app, &view));
+    if let Some(MoreMetrics(more)) = &app.more_metrics {
+        text.push_str(&more());
+    }
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text))
+}
+
+/// Series of single nodes, for as many as one look can take in.
+fn per_node(text: &mut String, nodes: &[NodeDocument]) {
+    type Column = (&'static str, &'static str, fn(&NodeDocument) -> u64);
+    const COLUMNS: [Column; 3] = [
+        ("node_connected", "Whether the node's stream is up.", |node| node.connected.into()),
+        ("node_sandboxes", "Sandboxes on the node.", |node| node.sandboxes.into()),
+        ("node_reserved_memory_bytes", "Memory that its sandboxes reserve.", |node| {
+            node.reserved.memory_bytes
+        }),
+    ];
+    for (name, help, of) in COLUMNS {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "# HELP fanfare_{name} {help}\n# TYPE fanfare_{name} gauge");
+        for node in nodes.iter().take(METRICS_NODES_MAX) {
+            // Names have no character that needs an escape.
+            let _ = writeln!(text, "fanfare_{name}{{node=\"{}\"}} {}", node.name, of(node));
+        }
+    }
 }
 
 async fn view(app: &App) -> Result<ClusterView, Failure> {

@@ -23,4 +23,5 @@ mod rig;
 mod sandbox;
 mod streaming;
 mod timeouts;
+mod traces;
 mod warm;

@@ -39,6 +39,8 @@ pub(crate) struct UpArgs {
     #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
     pub(crate) grpc_listen: SocketAddr,
     #[command(flatten)]
+    pub(crate) trace: TraceArgs,
+    #[command(flatten)]
     pub(crate) keep: AsyncKeepArgs,
     // The last one: its heading would hold for what follows.
     #[command(flatten)]
@@ -130,6 +132,11 @@ pub(crate) struct DataPlaneArgs {
     /// Threads that serve requests [default: one per CPU].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) threads: usize,
+    /// Where GET /metrics is answered, for Prometheus [default: nowhere]. Whoever reaches it learns functions' names.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
     #[command(flatten)]
     pub(crate) data_dir: DataDirArgs,
     #[command(flatten)]
@@ -159,6 +166,38 @@ pub(crate) struct NodeArgs {
     pub(crate) capacity: CapacityArgs,
     #[command(flatten)]
     pub(crate) emulate: EmulateArgs,
+}
+
+/// How requests are traced.
+#[derive(ClapArgs, Clone, Debug, Default)]
+pub(crate) struct TraceArgs {
+    /// Where spans of requests go, over OTLP (HTTP with JSON): http://HOST:4318. Without it nothing is exported.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", value_parser = endpoint)]
+    otlp_endpoint: Option<String>,
+    /// Which share of the requests that have no trace context begins a trace, 0 to 1.
+    #[arg(long, env = "OTEL_TRACES_SAMPLER_ARG", value_name = "RATIO", default_value_t = 1.0, value_parser = ratio)]
+    trace_ratio: f64,
+}
+
+impl TraceArgs {
+    /// As the data plane takes it.
+    pub(crate) fn options(&self) -> Option<fanfare_data_plane::TraceOptions> {
+        let endpoint = self.otlp_endpoint.clone()?;
+        Some(fanfare_data_plane::TraceOptions { endpoint, ratio: self.trace_ratio })
+    }
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    let url: http::Uri = text.parse().map_err(|e| format!("this is no URL: {e}"))?;
+    match (url.scheme_str(), url.authority()) {
+        (Some("http"), Some(_)) => Ok(text.to_owned()),
+        _ => Err("give it as http://HOST:PORT".to_owned()),
+    }
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    let ratio: f64 = text.parse().map_err(|_| "give a number from 0 to 1".to_owned())?;
+    if (0.0..=1.0).contains(&ratio) { Ok(ratio) } else { Err("give a number from 0 to 1".to_owned()) }
 }
 
 /// Which control plane a role belongs to, and under which name.

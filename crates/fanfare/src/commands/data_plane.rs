@@ -27,6 +27,8 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
         handover: Some(handover),
         address: args.address.as_deref().map(Into::into),
         threads: args.threads,
+        metrics: args.metrics_listen,
+        tracing: args.trace.options(),
         ..Options::default()
     };
     let shutdown = CancellationToken::new();

@@ -22,6 +22,7 @@ mod rollback;
 mod sample_server;
 mod schema;
 mod status;
+mod top;
 mod up;
 mod update;
 
@@ -94,6 +95,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::Delete(args) => delete::run(&context, &args).await,
         Command::Logs(args) => logs::run(&context, &args).await,
         Command::Explain(args) => explain::run(&context, &args).await,
+        Command::Top(args) => top::run(&context, &args).await,
         Command::Status(args) => status::run(&context, &args).await,
         // Handled before there is a client.
         Command::Up(_)

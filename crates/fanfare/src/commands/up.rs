@@ -23,6 +23,7 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         data_plane_address: args.listen,
         placement: args.policy.placement,
         sandboxes: args.emulate.sandboxes(),
+        tracing: args.trace.options(),
     };
     let mut local = tokio::select! {
         started = Local::start(options) => started?,

@@ -10,6 +10,7 @@ mod continuity;
 mod crashes;
 mod emulation;
 mod explain;
+mod figures;
 mod limits;
 mod load;
 mod logs;

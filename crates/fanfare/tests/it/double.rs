@@ -152,6 +152,7 @@ async fn list(
             runtime: document.runtime.clone().unwrap_or_default(),
             state: FunctionState::Ready,
             sandboxes: SandboxCounts { wanted: 2, ready: 1, ..SandboxCounts::default() },
+            load: Default::default(),
         })
         .collect();
     Json(FunctionListDocument { functions, next })
