@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fanfare_types::{Sizing, StartFailure, StartFailureKind};
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use crate::body::{Body, Forked};
@@ -197,13 +198,14 @@ async fn fork(
         let mounts = link.make_tmp(sizes, revision.uid).await.map_err(io("temporary directory"))?;
         gate.go(&join, &mounts, &PRIVATE_DIRS).map_err(io("gate"))
     };
-    let born = async {
+    let birth = async {
         let status = zygote.fork(name, revision.spec.sizing.handler_processes, fds).await?;
         match gate.word().await.map_err(io("gate"))? {
             Some((GateWord::Hello, Some(pid))) if pid > 0 => Ok((status, pid)),
             other => Err(node_failure("zygote's child", format!("said {other:?} in place of hello"))),
         }
     };
+    let born = birth.inspect(|born| zygote.count(born.is_ok()));
     let ((), (status, pid)) = tokio::try_join!(let_through, born)?;
     let pidfd = procfs::descendant(pid, zygote.pid());
     let pidfd = pidfd.ok_or_else(|| node_failure("zygote's child", "it has ended, or is not one"))?;

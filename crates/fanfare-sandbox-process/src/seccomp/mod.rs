@@ -48,9 +48,14 @@ enum Verdict {
     Allow,
     Fail(i32),
     Notify,
-    /// Allowed when all checks of one of the alternatives hold; else it fails with this error, or, when that is 0, does
-    /// nothing and succeeds.
-    AllowIf(Vec<Vec<Check>>, i32),
+    /// The first whose checks all hold decides; else it fails with this error, or, when that is 0, does nothing and
+    /// succeeds.
+    First(Vec<(Vec<Check>, Verdict)>, i32),
+}
+
+/// Allowed when all checks of one of the alternatives hold.
+fn allow_if(alternatives: Vec<Vec<Check>>, errno: i32) -> Verdict {
+    Verdict::First(alternatives.into_iter().map(|checks| (checks, Verdict::Allow)).collect(), errno)
 }
 
 /// A check of half of an argument. Where only the lower one is checked, the kernel takes an `int`.
@@ -142,24 +147,45 @@ fn verdicts(notify: &[i64], no_linger: bool) -> BTreeMap<u32, Verdict> {
         let others = vec![vec![is_not(1, libc::SOL_SOCKET as u32)], vec![is_not(2, libc::SO_LINGER as u32)]];
         conditional.push((libc::SYS_setsockopt, others, libc::EPERM));
     }
-    let verdict = |(call, checks, errno)| (number(&call), Verdict::AllowIf(checks, errno));
+    let verdict = |(call, checks, errno)| (number(&call), allow_if(checks, errno));
     all.extend(conditional.into_iter().map(verdict));
     all.insert(number(&libc::SYS_clone3), Verdict::Fail(libc::ENOSYS));
     all.extend(notify.iter().map(|call| (number(call), Verdict::Notify)));
     all
 }
 
-/// What a template may do besides: leave its mount and IPC namespaces, both at once, and mount what is given to it as a
-/// descriptor. Its children, which have no capability, can do neither.
-fn of_templates() -> [(u32, Verdict); 2] {
+/// What differs for a template and its children, which inherit its filter.
+///
+/// It may leave its mount and IPC namespaces, both at once, and mount what is given to it as a descriptor; its children,
+/// which have no capability, can do neither. They have one user and one process namespace, in which a number may be a
+/// sibling's or the template's: so limits, priorities and CPUs are set of the caller alone, which is 0. A thread of its
+/// own, by number, is refused with the rest, for a filter cannot tell. Queries are for all.
+fn of_templates() -> Vec<(u32, Verdict)> {
     const EMPTY_PATH: u32 = 0x4;
     let number = |call: i64| u32::try_from(call).unwrap_or(u32::MAX);
-    let only = |checks| Verdict::AllowIf(vec![checks], libc::EPERM);
+    let only = |checks| allow_if(vec![checks], libc::EPERM);
     let namespaces = (libc::CLONE_NEWNS | libc::CLONE_NEWIPC) as u32;
-    [
+    const IOPRIO_WHO_PROCESS: u32 = 1;
+    let limits = vec![
+        (vec![is(2, 0), is_short(2)], Verdict::Allow),
+        (vec![is(0, 0), is(1, libc::RLIMIT_CORE)], Verdict::Fail(0)),
+        (vec![is(0, 0)], Verdict::Allow),
+    ];
+    let mut all = vec![
+        (number(libc::SYS_prlimit64), Verdict::First(limits, libc::EPERM)),
+        (number(libc::SYS_setpriority), only(vec![is(0, libc::PRIO_PROCESS), is(1, 0)])),
+        (number(libc::SYS_ioprio_set), only(vec![is(0, IOPRIO_WHO_PROCESS), is(1, 0)])),
         (number(libc::SYS_unshare), only(vec![is(0, namespaces), is_short(0)])),
         (number(libc::SYS_move_mount), only(vec![is(4, EMPTY_PATH)])),
-    ]
+    ];
+    let scheduling = [
+        libc::SYS_sched_setaffinity,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setattr,
+    ];
+    all.extend(scheduling.map(|call| (number(call), only(vec![is(0, 0)]))));
+    all
 }
 
 /// Sockets that may be made: unix, TCP and UDP, route netlink. Any other protocol of the internet families would have
@@ -229,13 +255,14 @@ fn conclude(verdict: &Verdict) -> Vec<BpfInstruction> {
         Verdict::Allow => return end(libc::SECCOMP_RET_ALLOW),
         Verdict::Fail(errno) => return end(libc::SECCOMP_RET_ERRNO | *errno as u32),
         Verdict::Notify => return end(libc::SECCOMP_RET_USER_NOTIF),
-        Verdict::AllowIf(alternatives, errno) => (alternatives, *errno),
+        Verdict::First(alternatives, errno) => (alternatives, *errno),
     };
     let mut program = Vec::new();
-    for checks in alternatives {
+    for (checks, verdict) in alternatives {
+        let verdict = conclude(verdict);
         // Three instructions each, then the verdict; what does not hold goes on behind that.
         for (i, check) in checks.iter().enumerate() {
-            let out = u8::try_from(3 * (checks.len() - i - 1) + 1).unwrap_or(u8::MAX);
+            let out = u8::try_from(3 * (checks.len() - i - 1) + verdict.len()).unwrap_or(u8::MAX);
             program.push(instruction(LOAD_WORD, 0, 0, check.at));
             program.push(instruction(AND, 0, 0, check.mask));
             program.push(match check.equal {
@@ -243,7 +270,7 @@ fn conclude(verdict: &Verdict) -> Vec<BpfInstruction> {
                 false => instruction(JUMP_EQUAL, out, 0, check.value),
             });
         }
-        program.extend(end(libc::SECCOMP_RET_ALLOW));
+        program.extend(verdict);
     }
     program.extend(conclude(&Verdict::Fail(errno)));
     program
@@ -365,6 +392,33 @@ mod tests {
             (libc::SYS_fsopen, [0; 6], EPERM),
             (libc::SYS_setns, [0; 6], EPERM),
             (libc::SYS_read, [0; 6], ALLOW),
+            (libc::SYS_prlimit64, [0, 7, 0x1000, 0, 0, 0], ALLOW),
+            (libc::SYS_prlimit64, [0, core, 0x1000, 0, 0, 0], libc::SECCOMP_RET_ERRNO),
+            (libc::SYS_prlimit64, [2, core, 0x1000, 0, 0, 0], EPERM),
+            (libc::SYS_prlimit64, [2, 7, 0x1000, 0, 0, 0], EPERM),
+            (libc::SYS_prlimit64, [2, 7, 1 << 32, 0, 0, 0], EPERM),
+            (libc::SYS_prlimit64, [2, 7, 0, 0x1000, 0, 0], ALLOW),
+            (libc::SYS_setpriority, [0, 0, 5, 0, 0, 0], ALLOW),
+            (libc::SYS_setpriority, [0, 2, 5, 0, 0, 0], EPERM),
+            (libc::SYS_setpriority, [1, 0, 5, 0, 0, 0], EPERM),
+            (libc::SYS_setpriority, [2, 0, 5, 0, 0, 0], EPERM),
+            (libc::SYS_ioprio_set, [1, 0, 5, 0, 0, 0], ALLOW),
+            (libc::SYS_ioprio_set, [1, 2, 5, 0, 0, 0], EPERM),
+            (libc::SYS_ioprio_set, [2, 0, 5, 0, 0, 0], EPERM),
+            (libc::SYS_ioprio_set, [3, 0, 5, 0, 0, 0], EPERM),
+            (libc::SYS_sched_setaffinity, [0; 6], ALLOW),
+            (libc::SYS_sched_setaffinity, [2, 0, 0, 0, 0, 0], EPERM),
+            (libc::SYS_sched_getaffinity, [2, 0, 0, 0, 0, 0], ALLOW),
+            (libc::SYS_sched_setscheduler, [2, 0, 0, 0, 0, 0], EPERM),
+            (libc::SYS_sched_setparam, [2, 0, 0, 0, 0, 0], EPERM),
+            (libc::SYS_sched_setattr, [2, 0, 0, 0, 0, 0], EPERM),
+            (libc::SYS_sched_setattr, [0; 6], ALLOW),
+            (libc::SYS_process_madvise, [0; 6], EPERM),
+            (libc::SYS_process_mrelease, [0; 6], EPERM),
+            (libc::SYS_pidfd_getfd, [0; 6], EPERM),
+            (libc::SYS_kcmp, [0; 6], EPERM),
+            (libc::SYS_move_pages, [0; 6], EPERM),
+            (libc::SYS_migrate_pages, [0; 6], EPERM),
         ] {
             assert_eq!(verdict(template, call, args), want, "call {call} {args:?} of a template");
         }

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare_sandbox::LogStream;
 use fanfare_types::StartFailure;
 use parking_lot::Mutex;
 use rustix::net::{RecvFlags, SendFlags};
@@ -48,6 +49,10 @@ const CHILDREN_STEP: usize = 64;
 const FORKS_MAX: u32 = 1_024;
 /// A zygote that has not answered for so long stands still, and another one is made. A fork takes milliseconds.
 const FORK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Forks that may fail in a row before another one is made. What it has forked lives on.
+const FORK_FAILURES_MAX: u32 = 8;
+/// Zygotes of a revision that are replaced and still have sandboxes; beyond it the oldest is ended with them.
+const LEAVING_MAX: usize = 4;
 
 /// How sandboxes of a revision are started.
 #[derive(Clone, Debug)]
@@ -66,8 +71,8 @@ pub(crate) struct Zygotes {
     stop: Arc<Notify>,
     /// What the import that is under way writes, or the last one that failed.
     importing: Mutex<Option<Log>>,
-    /// Those that have ended, until nothing of them is left.
-    leaving: Mutex<Vec<watch::Receiver<bool>>>,
+    /// Those that have been replaced, until nothing of them is left.
+    leaving: Mutex<Vec<Arc<Zygote>>>,
 }
 
 impl Zygotes {
@@ -79,10 +84,13 @@ impl Zygotes {
         prepared: &Arc<Prepared>,
         since: std::time::Instant,
     ) -> Result<Template, StartFailure> {
-        if let Some(Template::Zygote(ended)) = self.current.renew(Template::has_ended) {
+        if let Some(Template::Zygote(replaced)) = self.current.renew(Template::forks_no_more) {
             let mut leaving = self.leaving.lock();
-            leaving.retain(|gone| !*gone.borrow());
-            leaving.push(ended.gone.clone());
+            leaving.retain(|zygote| !*zygote.gone.borrow());
+            leaving.push(replaced);
+            // Those that are ending already are told in vain.
+            let surplus = leaving.len().saturating_sub(LEAVING_MAX);
+            leaving[..surplus].iter().for_each(|zygote| zygote.stop.notify_one());
         }
         if let Some(made) = self.current.get() {
             return Ok(made);
@@ -111,19 +119,19 @@ impl Zygotes {
             self.current.get_or_make(now, async { Err(node_failure("template", "it is not needed")) }).await;
         let mut leaving = std::mem::take(&mut *self.leaving.lock());
         if let Ok(Template::Zygote(zygote)) = made {
-            zygote.stop.notify_one();
-            leaving.push(zygote.gone.clone());
+            leaving.push(zygote);
         }
-        for mut gone in leaving {
+        leaving.iter().for_each(|zygote| zygote.stop.notify_one());
+        for zygote in leaving {
             // An error means that its task has ended, too.
-            let _ = gone.wait_for(|gone| *gone).await;
+            let _ = zygote.gone.clone().wait_for(|gone| *gone).await;
         }
     }
 }
 
 impl Template {
-    fn has_ended(&self) -> bool {
-        matches!(self, Template::Zygote(zygote) if zygote.ended())
+    fn forks_no_more(&self) -> bool {
+        matches!(self, Template::Zygote(zygote) if zygote.ended() || zygote.children.lock().retired())
     }
 }
 
@@ -139,8 +147,11 @@ pub(crate) struct Zygote {
     stop: Arc<Notify>,
     /// A fork is asked for, after all before it were answered.
     asking: Notify,
+    /// It has been retired.
+    retiring: Notify,
     gone: watch::Receiver<bool>,
     cgroup: Arc<Cgroup>,
+    log: Log,
     /// What its cgroup allows the import itself.
     limits: Limits,
     leftovers: Leftovers,
@@ -157,9 +168,16 @@ struct Children {
     waiting: BTreeMap<u64, Child>,
     /// Forks that were asked for, oldest first, answered ones among them.
     asked: VecDeque<(Instant, u64)>,
+    /// Forks that have failed since the last one that did not.
+    failed: u32,
 }
 
 impl Children {
+    /// Whether another one takes its place, while what it has forked lives on.
+    fn retired(&self) -> bool {
+        self.failed >= FORK_FAILURES_MAX
+    }
+
     /// When the oldest fork without an answer was asked for.
     fn unanswered(&mut self) -> Option<Instant> {
         while let Some((at, id)) = self.asked.front() {
@@ -258,6 +276,7 @@ async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<
         tokio::select! {
             event = process.event() => if let Event::Ended = event { break },
             () = zygote.stop.notified() => break,
+            () = zygote.left_alone() => break,
             () = zygote.stands_still() => {
                 tracing::warn!(zygote = parts.name, limit = ?FORK_TIMEOUT, "ended, for it does not answer");
                 break;
@@ -353,6 +372,42 @@ impl Zygote {
             Ok(Ok(())) => Ok(exited),
             Ok(Err(detail)) => Err(node_failure("fork", detail)),
             Err(_) => Err(node_failure("zygote", "it ended")),
+        }
+    }
+
+    /// Counts a fork, by whether its child came so far as to say hello.
+    pub(crate) fn count(&self, born: bool) {
+        let retired_now = {
+            let mut children = self.children.lock();
+            let before = children.retired();
+            children.failed = match born {
+                // Once retired it stays so: another one is being made.
+                _ if before => children.failed,
+                true => 0,
+                false => children.failed + 1,
+            };
+            children.retired() && !before
+        };
+        if retired_now {
+            let text = format!(
+                "the template could not fork {FORK_FAILURES_MAX} times in a row: another one takes its place, its sandboxes live on"
+            );
+            self.log.line(LogStream::Platform, text);
+            self.retiring.notify_one();
+        }
+    }
+
+    /// Resolves when it has been retired and its last child has ended; it takes no more from then on.
+    async fn left_alone(&self) {
+        loop {
+            {
+                let mut children = self.children.lock();
+                if children.retired() && children.waiting.is_empty() {
+                    children.ended = true;
+                    return;
+                }
+            }
+            self.retiring.notified().await;
         }
     }
 

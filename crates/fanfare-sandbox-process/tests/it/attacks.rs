@@ -14,6 +14,8 @@ cases![
     siblings_cannot_reach_each_other,
     a_sandbox_that_is_not_separated_does_not_start,
     siblings_cannot_connect_by_name,
+    what_a_sandbox_sets_of_itself_goes_on_working,
+    a_template_that_cannot_fork_is_replaced_and_its_sandboxes_live_on,
     where_siblings_cannot_be_apart_each_starts_by_itself,
     temporary_directories_survive_other_starts,
     descriptors_cannot_be_sent_to_the_daemon,
@@ -153,6 +155,22 @@ fn siblings_cannot_reach_each_other() {
             ("enter its directory", "import os; os.chdir('/proc/PID/cwd')"),
             ("trace", "import ctypes\nif ctypes.CDLL(None).ptrace(16, PID, 0, 0) == -1: raise OSError()"),
             ("list", "import os\nif 'PID' not in os.listdir('/proc'): raise OSError()"),
+            ("limit", "import resource; resource.prlimit(PID, resource.RLIMIT_CPU, (0, 0))"),
+            ("limit its template", "import resource; resource.prlimit(2, resource.RLIMIT_NOFILE, (5, 5))"),
+            ("limit the first process", "import resource; resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))"),
+            ("slow", "import os; os.setpriority(os.PRIO_PROCESS, PID, 19)"),
+            ("slow by group", "import os; os.setpriority(os.PRIO_PGRP, PID, 19)"),
+            ("slow all of its user", "import os; os.setpriority(os.PRIO_USER, 0, 19)"),
+            ("pin", "import os; os.sched_setaffinity(PID, {min(os.sched_getaffinity(0))})"),
+            ("pin its template", "import os; os.sched_setaffinity(2, {min(os.sched_getaffinity(0))})"),
+            ("make a batch job", "import os; os.sched_setscheduler(PID, os.SCHED_IDLE, os.sched_param(0))"),
+            ("set its priority", "import os; os.sched_setparam(PID, os.sched_param(0))"),
+            (
+                "make it idle",
+                "import ctypes, os\nif ctypes.CDLL(None).syscall(251, 1, PID, 3 << 13) == -1: raise OSError()",
+            ),
+            ("make it the victim", "open('/proc/PID/oom_score_adj', 'w').write('1000')"),
+            ("make its template the victim", "open('/proc/2/oom_score_adj', 'w').write('1000')"),
             (
                 "get back its rights",
                 "import ctypes\nif ctypes.CDLL(None).unshare(0x08020000) == -1: raise OSError()",
@@ -165,6 +183,85 @@ fn siblings_cannot_reach_each_other() {
         let none = "out = [l.split()[1].strip('0') for l in open('/proc/self/status') if l.startswith(('CapInh', 'CapPrm', 'CapEff', 'CapAmb'))]";
         assert_eq!(eval(&attacker, none).await, "['', '', '', '']");
         assert_eq!(eval(&victim, "out = 'lives'").await, "lives");
+        lab.close().await;
+    });
+}
+
+/// As libraries do: by 0, which is the caller. What names a thread is refused in a forked sandbox, and not in others.
+fn what_a_sandbox_sets_of_itself_goes_on_working() {
+    let own = r#"
+import os, resource
+some = {min(os.sched_getaffinity(0))}
+os.sched_setaffinity(0, some)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+os.nice(1)
+os.setpriority(os.PRIO_PROCESS, 0, 5)
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+out = (os.sched_getaffinity(os.getpid()) == some, resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)[0], os.getpriority(os.PRIO_PROCESS, 0))
+"#;
+    let threads = r#"
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.pthread_self.restype = ctypes.c_ulong
+cpus = (1 << min(os.sched_getaffinity(0))).to_bytes(128, "little")
+out = libc.pthread_setaffinity_np(ctypes.c_ulong(libc.pthread_self()), ctypes.c_size_t(128), cpus)
+"#;
+    let alone = format!(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n{EVAL}"
+    );
+    block_on(async {
+        let lab = Lab::new().await;
+        let forked = lab.create(1, &python(&lab, 1, EVAL)).await.unwrap().endpoint;
+        assert_eq!(eval(&forked, own).await, "(True, 64, 5)");
+        assert_eq!(eval(&forked, threads).await, libc::EPERM.to_string());
+        let alone = lab.create(2, &python(&lab, 2, &alone)).await.unwrap().endpoint;
+        assert_eq!(eval(&alone, own).await, "(True, 64, 5)");
+        assert_eq!(eval(&alone, threads).await, "0");
+        lab.close().await;
+    });
+}
+
+/// Here an import that works against the shim lets a sandbox tell its template to limit itself.
+fn a_template_that_cannot_fork_is_replaced_and_its_sandboxes_live_on() {
+    let text = format!(
+        "import os, resource, signal
+def limit(*_):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
+    os.write(1, b'limited\\n')
+signal.signal(signal.SIGUSR1, limit)
+print('imported', flush=True)
+{HALF_SEPARATED}
+{EVAL}"
+    );
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, &text);
+        let first = lab.create(1, &spec).await.unwrap().endpoint;
+        assert_eq!(
+            eval(&first, "import os, signal; out = os.kill(os.getppid(), signal.SIGUSR1)").await,
+            "None"
+        );
+        lab.line("limited").await;
+        let mut n = 1;
+        let second = loop {
+            n += 1;
+            match lab.create(n, &spec).await {
+                Ok(started) => break started.endpoint,
+                Err(failure) => {
+                    assert!(failure.detail.contains("4 are needed") && n < 10, "{n}: {failure:?}");
+                }
+            }
+        };
+        lab.line("could not fork 8 times in a row").await;
+        assert_eq!(n, 10, "after eight failures");
+        for endpoint in [&first, &second] {
+            assert_eq!(eval(endpoint, "out = 'lives'").await, "lives");
+        }
+        let imports = lab.logs.borrow().iter().filter(|line| line.text == "imported").count();
+        assert_eq!(imports, 2);
+        lab.stop(1, StopMode::Kill).await;
+        assert_eq!(eval(&second, "out = 'lives'").await, "lives");
         lab.close().await;
     });
 }
