@@ -827,6 +827,8 @@ class Server:
 
     def __init__(self, settings, handler):
         self.settings, self.handler = settings, handler
+        # The process that takes requests; one that the handler forks has a copy of this.
+        self.pid = os.getpid()
         self.stopping = False
         self.loop = None
 
@@ -859,6 +861,7 @@ class Server:
             connection.linger()
             return False
         answer = self.call(request, body)
+        self.leave_if_forked()
         flush(sys.stdout)
         keep = request.keep and not self.stopping
         return self.send(connection, answer, request.method == "HEAD", request.minor, keep)
@@ -891,6 +894,14 @@ class Server:
             raise
         except BaseException as e:
             return handler_error(e, request.request_id)
+
+    def leave_if_forked(self):
+        """Ends a process that the handler forked and that came back from it: it has the connection, too, and a second
+        answer would be taken for that to the next request."""
+        if os.getpid() == self.pid:
+            return
+        log("fanfare: a process that the handler forked returned from it and is ended; only its parent answers\n")
+        flush_and_exit(1)
 
     def rehearse(self):
         """Goes through a request without the handler: the first one would copy each page of memory that it touches."""
@@ -942,6 +953,7 @@ class Server:
                 framed = b"%x\r\n%s\r\n" % (len(piece), piece) if minor == 1 else piece
                 connection.send(data + framed)
                 data, piece = b"", stream.next_piece()
+                self.leave_if_forked()
             connection.send(data + b"0\r\n\r\n" if minor == 1 else data)
             return True
         except (SystemExit, KeyboardInterrupt, Closed):
@@ -949,6 +961,7 @@ class Server:
         except BaseException as e:
             # The status is sent: all that can be said is that the answer is not whole.
             log(format_trace(e))
+            self.leave_if_forked()
             return False
         finally:
             stream.close()
@@ -1186,6 +1199,7 @@ def serve_together(server, listener, gate, users_sigterm, count):
 
 def work(server, sock, users_sigterm):
     """A handler process: requests come with their connection, one at a time."""
+    server.pid = os.getpid()
     reseed()
     if server.handler is None:
         # Loaded here and not in the leader, for the module may start threads, which a fork does not copy.

@@ -75,6 +75,21 @@ class PythonLifecycle(Lifecycle, unittest.TestCase):
             self.assertEqual(second.answer().status, 200)
 
 
+    def test_a_forked_process_does_not_answer(self):
+        several = Sandbox.serve(self, "python", self.file, FANFARE_HANDLER_PROCESSES="2").ready()
+        for sandbox in (self.sandbox(), several):
+            with sandbox.connect() as client:
+                for how in ("returns", "raises", "streams", "breaks a stream"):
+                    body = json.dumps({"do": "fork", "how": how}).encode()
+                    client.request("POST", "/", [], body)
+                    # The parent answers only after its child has ended.
+                    self.assertEqual((how, client.answer().body), (how, b"parent, child ended with 1"))
+                    sandbox.err.until("only its parent answers")
+                    sandbox.err.text = ""
+                    client.request("POST", "/", [], b'{"do": "return", "value": 7}')
+                    self.assertEqual(client.answer().body, b"7")
+
+
 class NodeLifecycle(Lifecycle, unittest.TestCase):
     language, file = "node", "contract.cjs"
 

@@ -50,6 +50,29 @@ def do_bytes(event, context):
     return bytes(event["value"])
 
 
+def do_fork(event, context):
+    how = event["how"]
+    if "stream" in how:
+        return fork_stream(how)
+    pid = os.fork()
+    if pid == 0:
+        if how == "raises":
+            raise ValueError("in the child")
+        return "child"
+    return "parent, child ended with %d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def fork_stream(how):
+    yield "parent, "
+    pid = os.fork()
+    if pid == 0:
+        if how == "breaks a stream":
+            raise ValueError("in the child")
+        yield "child"
+        return
+    yield "child ended with %d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def do_stream(event, context):
     return (piece for piece in event["value"])
 
