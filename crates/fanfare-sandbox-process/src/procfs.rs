@@ -94,11 +94,28 @@ pub(crate) fn namespaces(pid: i32) -> io::Result<Namespaces> {
 /// The namespaces of the program that this first process of a sandbox has started. An ordinary user may not ask for
 /// those of the first process itself, which cannot be inspected.
 pub(crate) fn namespaces_of_program(first: i32) -> io::Result<Namespaces> {
-    namespaces(first).or_else(|error| {
-        let children = read(&format!("/proc/{first}/task/{first}/children"))?;
-        let program = children.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok());
-        namespaces(program.ok_or(error)?)
-    })
+    namespaces(first).or_else(|error| namespaces(*children(first, first)?.first().ok_or(error)?))
+}
+
+/// Children of a thread.
+fn children(pid: i32, thread: i32) -> io::Result<Vec<i32>> {
+    let text = read(&format!("/proc/{pid}/task/{thread}/children"))?;
+    Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// Processes beside the program that this first process of a sandbox has started: its children, and those without a
+/// parent, which fall to the first.
+pub(crate) fn beside_program(first: i32) -> io::Result<usize> {
+    let (program, orphans) = match children(first, first)?.as_slice() {
+        [] => return Err(io::ErrorKind::NotFound.into()),
+        [program, orphans @ ..] => (*program, orphans.len()),
+    };
+    let mut beside = orphans;
+    for thread in std::fs::read_dir(format!("/proc/{program}/task"))? {
+        let thread = thread?.file_name().to_str().and_then(|name| name.parse().ok());
+        beside += children(program, thread.ok_or(io::ErrorKind::InvalidData)?)?.len();
+    }
+    Ok(beside)
 }
 
 /// Whether any thread of a process has a capability that it could use.
@@ -174,6 +191,26 @@ mod tests {
         let me = i32::try_from(std::process::id()).unwrap();
         assert_eq!(has_capabilities(me).unwrap(), rustix::process::geteuid().is_root());
         assert_eq!(namespaces(me).unwrap(), namespaces_of_program(me).unwrap());
+    }
+
+    #[test]
+    fn processes_beside_a_program_are_its_children_and_orphans() {
+        use std::os::unix::process::CommandExt;
+        let mut first = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'sleep 60 & echo; wait' & wait"])
+            .stdout(std::process::Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(first.stdout.take().unwrap()), &mut line).unwrap();
+        let pid = i32::try_from(first.id()).unwrap();
+        let beside = beside_program(pid);
+        rustix::process::kill_process_group(Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
+        first.wait().unwrap();
+        assert_eq!(beside.unwrap(), 1);
+        assert!(beside_program(pid).is_err());
     }
 
     #[test]

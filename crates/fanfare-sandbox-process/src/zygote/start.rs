@@ -126,6 +126,16 @@ async fn import(
     if !imported(process, &control, &parts.cgroup, &parts.log).await? {
         return Ok(None);
     }
+    // Whoever has left its parent is not the shim's child, so only here it is seen.
+    let left = match procfs::beside_program(pid) {
+        Ok(0) => None,
+        Ok(n) => Some(format!("the import left processes ({n}, running on without their parent)")),
+        Err(error) => Some(format!("whether the import left processes cannot be told ({error})")),
+    };
+    if let Some(left) = left {
+        parts.log.line(LogStream::Platform, format!("no template: {left}; each sandbox imports anew"));
+        return Ok(None);
+    }
     let namespaces = procfs::namespaces_of_program(pid).map_err(io("the template's namespaces"))?;
     Ok(Some((control, pid, namespaces)))
 }

@@ -17,6 +17,7 @@ cases![
     what_a_sandbox_sets_of_itself_goes_on_working,
     a_template_that_cannot_fork_is_replaced_and_its_sandboxes_live_on,
     where_siblings_cannot_be_apart_each_starts_by_itself,
+    a_process_that_left_the_import_is_seen,
     temporary_directories_survive_other_starts,
     descriptors_cannot_be_sent_to_the_daemon,
     a_template_that_speaks_out_of_place_is_ended,
@@ -297,6 +298,31 @@ fn where_siblings_cannot_be_apart_each_starts_by_itself() {
         lab.line("no template: there are no namespaces").await;
         let imports = lab.logs.borrow().iter().filter(|line| line.text == "imported").count();
         assert_eq!(imports, 3, "once to try, once each");
+        lab.close().await;
+    });
+}
+
+/// Copies of the template would share it. It is nobody's child, and hides from those who list processes.
+fn a_process_that_left_the_import_is_seen() {
+    let text = format!(
+        "import ctypes, os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(4, 0)
+        while True: signal.pause()
+    os._exit(0)
+os.wait()
+{EVAL}"
+    );
+    block_on(async {
+        let lab = Lab::new().await;
+        let spec = python(&lab, 1, &text);
+        for n in 1..=2 {
+            let endpoint = lab.create(n, &spec).await.unwrap().endpoint;
+            assert_eq!(eval(&endpoint, "import os; out = os.getppid()").await, "1", "its own first process");
+        }
+        lab.line("no template: the import left processes (1, running on without their parent)").await;
         lab.close().await;
     });
 }
