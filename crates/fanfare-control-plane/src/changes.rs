@@ -15,7 +15,7 @@ pub(crate) fn told(event: &Event) {
             tracing::debug!(function = %spec.name, id = %id.function, revision = id.number, "revision kept");
         }
         Event::FunctionRemoved(id) => tracing::info!(%id, "function deleted"),
-        Event::PrepareRequested { revision, .. } => tracing::debug!(%revision, "revision to be prepared"),
+        Event::PrepareRequested { id, .. } => tracing::debug!(revision = %id, "revision to be prepared"),
         Event::FromNode { node, message } => of_node(*node, message),
         Event::FromDataPlane { data_plane, message, .. } => match message {
             FromDataPlane::Condemned { sandbox, why } => {
