@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{licences, packages, readme, root, tidy};
+use crate::{api_proof, licences, packages, readme, root, tidy};
 
 type Step = (&'static str, fn() -> Result<(), String>);
 
@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     ("shims", shims),
     ("release", || crate::run("cargo", &["build", "--release", "--locked", "--package", "fanfare"])),
     ("demo", || crate::run("target/release/fanfare", &["demo"])),
+    ("api-proof", || api_proof::run_with(&["--binary".to_owned(), "target/release/fanfare".to_owned()])),
     ("bench", || crate::bench::run(&["--quick".to_owned()])),
     ("fuzz", || crate::fuzz::run(&[])),
     ("readme", || readme::run(&root())),

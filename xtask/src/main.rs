@@ -1,6 +1,7 @@
-//! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask fuzz`, `cargo xtask
-//! bench`.
+//! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask
+//! api-proof`, `cargo xtask fuzz`, `cargo xtask bench`.
 
+mod api_proof;
 mod bench;
 mod ci;
 mod fuzz;
@@ -15,12 +16,13 @@ use std::process::{Command, ExitCode};
 const HELP: &str = "\
 Usage: cargo xtask TASK
 
-  ci       everything CI runs; installs the Debian packages it needs (as root)
-  tidy     rules of the tree that no compiler checks, and the licences of what it builds on
-  readme   run the commands of README.md as a reader would
-  fuzz     look for input that breaks a parser: `fuzz [--seconds N] [TARGET…]`
-  bench    measure what everything costs, beside its peers; `bench --help` lists what there is, and
-           `--profile dist` measures what is shipped
+  ci         everything CI runs; installs the Debian packages it needs (as root)
+  tidy       rules of the tree that no compiler checks, and the licences of what it builds on
+  readme     run the commands of README.md as a reader would
+  api-proof  hold the control API to its OpenAPI document: `api-proof [--seed N] [--binary PATH]`
+  fuzz       look for input that breaks a parser: `fuzz [--seconds N] [TARGET…]`
+  bench      measure what everything costs, beside its peers; `bench --help` lists what there is, and
+             `--profile dist` measures what is shipped
 ";
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&root()).and_then(|()| licences::run(&root())),
         Some("readme") => readme::run(&root()),
+        Some("api-proof") => api_proof::run_with(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("bench") => bench::run(&args[1..]),
         _ => {

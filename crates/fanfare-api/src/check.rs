@@ -14,11 +14,11 @@ use crate::{
 };
 
 /// The runtimes that a function may name.
-const RUNTIMES: [&str; 2] = ["process", "fake"];
+pub(crate) const RUNTIMES: [&str; 2] = ["process", "fake"];
 /// Environment names that the platform sets itself.
-const ENV_RESERVED: [&str; 3] = ["PORT", "LISTEN_FDS", "LISTEN_PID"];
+pub(crate) const ENV_RESERVED: [&str; 3] = ["PORT", "LISTEN_FDS", "LISTEN_PID"];
 /// Environment names with this beginning are the platform's.
-const ENV_RESERVED_PREFIX: &str = "FANFARE_";
+pub(crate) const ENV_RESERVED_PREFIX: &str = "FANFARE_";
 
 impl TryFrom<FunctionDocument> for FunctionSpec {
     type Error = FieldError;
@@ -77,20 +77,20 @@ fn contract(handler: HandlerDocument) -> Result<Contract, FieldError> {
 /// A path that stays within the code whatever directory that is unpacked to.
 fn code_path(file: String) -> Result<String, FieldError> {
     let inside = !file.starts_with('/') && file.split('/').all(|part| !part.is_empty() && part != "..");
-    if file.len() > limits::HANDLER_LEN_MAX || file.contains('\0') || !inside {
-        let limit = format!("a relative path without `..`, of at most {} bytes", limits::HANDLER_LEN_MAX);
+    if file.chars().count() > limits::HANDLER_LEN_MAX || file.contains('\0') || !inside {
+        let limit =
+            format!("a relative path without `..`, of at most {} characters", limits::HANDLER_LEN_MAX);
         return Err(FieldError::new("handler.file", format!("{file:?}"), limit));
     }
     Ok(file)
 }
 
 fn handler_name(handler: String) -> Result<String, FieldError> {
-    let part = |p: &str| {
-        p.starts_with(|c: char| c.is_alphabetic() || matches!(c, '_' | '$'))
-            && p.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '$'))
-    };
-    if handler.len() > limits::HANDLER_LEN_MAX || !handler.split('.').all(part) {
-        let limit = format!("an identifier of at most {} bytes", limits::HANDLER_LEN_MAX);
+    // What beyond ASCII is a letter, each language says by itself.
+    let first = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '$') || !c.is_ascii();
+    let part = |p: &str| p.starts_with(first) && p.chars().all(|c| first(c) || c.is_ascii_digit());
+    if handler.chars().count() > limits::HANDLER_LEN_MAX || !handler.split('.').all(part) {
+        let limit = format!("an identifier of at most {} characters", limits::HANDLER_LEN_MAX);
         return Err(FieldError::new("handler.handler", format!("{handler:?}"), limit));
     }
     Ok(handler)
@@ -122,7 +122,7 @@ fn runtime(runtime: Option<&str>, contract: &Contract) -> Result<&'static str, F
     match runtime {
         None => Ok(fits),
         Some(name) if name == fits => Ok(fits),
-        Some(name) if RUNTIMES.contains(&name) => Err(FieldError::new(
+        Some(name) if RUNTIMES.contains(&name) => Err(FieldError::disagreeing(
             "runtime",
             format!("{name:?}"),
             format!("{fits:?} with this kind of handler"),
@@ -134,12 +134,16 @@ fn runtime(runtime: Option<&str>, contract: &Contract) -> Result<&'static str, F
 fn code(code: Option<&str>, contract: &Contract) -> Result<Option<CodeDigest>, FieldError> {
     match (code, contract) {
         (None, Contract::Fake) => Ok(None),
-        (Some(digest), Contract::Fake) => Err(FieldError::new("code", digest, "none with handler kind fake")),
         (None, _) => {
-            Err(FieldError::missing("code", "the SHA-256 of the uploaded code, 64 hexadecimal digits"))
+            let digest = "the SHA-256 of the uploaded code, 64 hexadecimal digits, with this kind of handler";
+            Err(FieldError { disagrees: true, ..FieldError::missing("code", digest) })
         }
         (Some(digest), _) => {
-            digest.parse().map(Some).map_err(|e| FieldError::new("code", format!("{digest:?}"), e))
+            let parsed = digest.parse().map_err(|e| FieldError::new("code", format!("{digest:?}"), e))?;
+            match contract {
+                Contract::Fake => Err(FieldError::disagreeing("code", digest, "none with handler kind fake")),
+                _ => Ok(Some(parsed)),
+            }
         }
     }
 }
@@ -151,13 +155,13 @@ fn sizing(
     contract: &Contract,
 ) -> Result<Sizing, FieldError> {
     let concurrency = within("concurrency", concurrency, 1, limits::CONCURRENCY_MAX)?;
-    let processes = within("handler_processes", handler_processes.unwrap_or(1), 1, concurrency)?;
+    let processes = within("handler_processes", handler_processes.unwrap_or(1), 1, limits::CONCURRENCY_MAX)?;
     if !concurrency.is_multiple_of(processes) {
         let limit = format!("a divisor of concurrency {concurrency}");
-        return Err(FieldError::new("handler_processes", processes, limit));
+        return Err(FieldError::disagreeing("handler_processes", processes, limit));
     }
     if processes > 1 && !matches!(contract, Contract::Python { .. } | Contract::Node { .. }) {
-        return Err(FieldError::new("handler_processes", processes, "1 with this kind of handler"));
+        return Err(FieldError::disagreeing("handler_processes", processes, "1 with this kind of handler"));
     }
     let (memory_request, memory_limit) = memory(document)?;
     let (cpu_request, cpu_limit) = cpu(document)?;
@@ -192,7 +196,12 @@ fn memory(document: &LimitsDocument) -> Result<(u64, u64), FieldError> {
         None => bytes_within("limits.memory_request", limit, min, max)?,
     };
     let request = request.unwrap_or_else(|| limits::MEMORY_REQUEST_DEFAULT_BYTES.min(limit));
-    Ok((bytes_within("limits.memory_request", request, 0, limit)?, limit))
+    let request = bytes_within("limits.memory_request", request, 0, max)?;
+    if request > limit {
+        let allowed = format!("0 B to {}, the memory_limit", show_bytes(limit));
+        return Err(FieldError::disagreeing("limits.memory_request", show_bytes(request), allowed));
+    }
+    Ok((request, limit))
 }
 
 fn cpu(document: &LimitsDocument) -> Result<(u64, u64), FieldError> {
@@ -207,7 +216,8 @@ fn cpu(document: &LimitsDocument) -> Result<(u64, u64), FieldError> {
     let request = request.unwrap_or_else(|| limits::CPU_REQUEST_DEFAULT_MILLI.min(most));
     if request > most {
         let allowed = format!("0 to {} CPUs", most as f64 / 1e3);
-        return Err(FieldError::new("limits.cpu_request", request as f64 / 1e3, allowed));
+        let error = FieldError::new("limits.cpu_request", request as f64 / 1e3, allowed);
+        return Err(FieldError { disagrees: request <= max, ..error });
     }
     Ok((request, limit))
 }
@@ -284,6 +294,17 @@ pub(crate) fn within<T: Copy + PartialOrd + Display>(
         return Err(FieldError::new(field, value, format!("{min} to {max}")));
     }
     Ok(value)
+}
+
+/// `value`, or an error that names the bounds that other fields leave it; by itself it could be `least` to `most`.
+pub(crate) fn beside<T: Copy + PartialOrd + Display>(
+    field: &str,
+    value: T,
+    (min, max): (T, T),
+    (least, most): (T, T),
+) -> Result<T, FieldError> {
+    let disagrees = value >= least && value <= most;
+    within(field, value, min, max).map_err(|error| FieldError { disagrees, ..error })
 }
 
 /// The same for amounts of memory, which are told as people write them.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use fanfare_types::Reason;
+
 /// Characters of a value that an error repeats; the rest is cut.
 const VALUE_CHARS_MAX: usize = 120;
 
@@ -16,6 +18,8 @@ pub struct FieldError {
     pub value: String,
     /// One sentence with all three.
     pub message: String,
+    /// Whether the value is right by itself, and another field forbids it.
+    pub disagrees: bool,
 }
 
 impl FieldError {
@@ -24,14 +28,25 @@ impl FieldError {
         let (field, limit) = (field.into(), limit.into());
         let value = cut(&value.to_string());
         let message = format!("{field} is {value}; allowed: {limit}");
-        FieldError { field, limit, value, message }
+        FieldError { field, limit, value, message, disagrees: false }
+    }
+
+    /// `field` holds `value`, which another field forbids: with that one, only `limit` is allowed.
+    pub fn disagreeing(field: impl Into<String>, value: impl fmt::Display, limit: impl Into<String>) -> Self {
+        FieldError { disagrees: true, ..FieldError::new(field, value, limit) }
+    }
+
+    /// The stable code of what is wrong.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        if self.disagrees { Reason::FieldsDisagree } else { Reason::InvalidField }
     }
 
     /// `field` was left out.
     pub fn missing(field: impl Into<String>, limit: impl Into<String>) -> Self {
         let (field, limit) = (field.into(), limit.into());
         let message = format!("{field} is missing; give {limit}");
-        FieldError { field, limit, value: String::new(), message }
+        FieldError { field, limit, value: String::new(), message, disagrees: false }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::{FieldError, Quantity, ScalingDocument};
+use crate::{FieldError, Quantity, ScalingDocument, whole};
 
 /// A function: what is registered, and what is answered. Only `name` and `handler` must be given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -31,10 +31,10 @@ pub struct FunctionDocument {
     #[serde(default)]
     pub limits: LimitsDocument,
     /// Requests that one sandbox serves at once. Default 1; 1 to 1000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Handler processes in one sandbox, which share its `concurrency` evenly. Default 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub handler_processes: Option<u32>,
     /// How long things may take.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct FunctionDocument {
     #[serde(default)]
     pub scaling: ScalingDocument,
     /// Requests that may wait on one data plane. Default 10000; 1 to 1000000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub queue_limit: Option<u32>,
     /// How a data plane chooses among free slots. Default `knative`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct LimitsDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<Quantity>,
     /// Most processes and threads. Default 128.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
     /// Bytes of the private `/tmp`, or text such as `"64MiB"`. Default 64 MiB, and at most half of the
     /// memory limit, against which its files count.

@@ -8,6 +8,7 @@ mod answers;
 mod asynchronous;
 mod check;
 mod cluster;
+mod constraints;
 mod explain;
 mod field_error;
 mod function;
@@ -17,6 +18,7 @@ mod revisions;
 mod scaling;
 mod schema;
 mod stored;
+mod whole;
 
 pub use answers::{
     BlobDocument, DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument,
@@ -31,6 +33,7 @@ pub use cluster::{
     ClusterStatusDocument, DataPlaneDocument, HealthDocument, LeaderDocument, NodeDocument, NodeListDocument,
     ResourcesDocument,
 };
+pub use constraints::{constrain, digest_schema, duration_text_schema, name_schema};
 pub use explain::{
     OrderDocument, RequestDocument, RequestExplanationDocument, RequestOutcome, RequestStageDocument,
     SlotDocument,

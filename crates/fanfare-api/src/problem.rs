@@ -89,11 +89,12 @@ impl Problem {
 
 impl From<FieldError> for Problem {
     fn from(error: FieldError) -> Self {
+        let reason = error.reason();
         Problem {
             field: Some(error.field),
             limit: Some(error.limit),
             value: Some(error.value),
-            ..Problem::new(Reason::InvalidField, error.message)
+            ..Problem::new(reason, error.message)
         }
     }
 }

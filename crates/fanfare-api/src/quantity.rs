@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use fanfare_types::limits::QUANTITY_LEN_MAX;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -156,6 +157,9 @@ pub(crate) fn show_duration(duration: Duration) -> String {
 }
 
 fn split(text: &str) -> Option<(&str, &str)> {
+    if text.chars().count() > QUANTITY_LEN_MAX {
+        return None;
+    }
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

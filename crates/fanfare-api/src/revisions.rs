@@ -178,7 +178,7 @@ pub struct TrafficResult {
 #[serde(deny_unknown_fields)]
 pub struct RollbackDocument {
     /// Its number; left out: the newest before the current one that is not known to be broken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::whole::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub to: Option<u32>,
 }

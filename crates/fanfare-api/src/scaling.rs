@@ -6,8 +6,8 @@ use fanfare_types::{Hpa, Kpa, Metric, Scaling, ScalingPolicy, limits};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::check::{duration, factor, share, within};
-use crate::{FieldError, Quantity};
+use crate::check::{beside, duration, factor, share, within};
+use crate::{FieldError, Quantity, whole};
 
 /// How many sandboxes a function gets. Durations are seconds, or text such as `"30s"`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -21,19 +21,19 @@ pub struct ScalingDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyName>,
     /// `fixed`: how many sandboxes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// Never fewer sandboxes. Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
     /// Never more sandboxes. Default 100000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// Sandboxes started at registration. Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub initial: Option<u32>,
     /// Fewest sandboxes when scaling up from zero. Default 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::optional", skip_serializing_if = "Option::is_none")]
     pub activation: Option<u32>,
     /// A lower count takes effect after it was wanted for so long. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,6 +98,37 @@ pub enum PolicyName {
     Fixed,
 }
 
+impl PolicyName {
+    /// The word in `policy`.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            PolicyName::Kpa => "kpa",
+            PolicyName::Hpa => "hpa",
+            PolicyName::Fixed => "fixed",
+        }
+    }
+}
+
+/// Fields that not every policy has, and those that have it.
+pub(crate) const POLICIES_OF: [(&str, &[PolicyName]); 13] = {
+    use PolicyName::{Fixed, Hpa, Kpa};
+    [
+        ("count", &[Fixed]),
+        ("metric", &[Kpa]),
+        ("target", &[Kpa]),
+        ("target_utilization", &[Kpa, Hpa]),
+        ("stable_window", &[Kpa]),
+        ("panic_window_share", &[Kpa]),
+        ("panic_threshold", &[Kpa]),
+        ("max_scale_up_rate", &[Kpa]),
+        ("max_scale_down_rate", &[Kpa]),
+        ("scale_to_zero_grace", &[Kpa]),
+        ("tick", &[Kpa, Hpa]),
+        ("tolerance", &[Hpa]),
+        ("stabilization_window", &[Hpa]),
+    ]
+};
+
 /// What `kpa` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -121,10 +152,12 @@ impl ScalingDocument {
         let defaults = Scaling::default();
         let initial_default = if self.is_knative() { 1 } else { defaults.initial };
         let max = within("scaling.max", self.max.unwrap_or(defaults.max), 1, limits::SCALE_MAX)?;
-        let min = within("scaling.min", self.min.unwrap_or(defaults.min), 0, max)?;
-        let initial = within("scaling.initial", self.initial.unwrap_or(initial_default.min(max)), 0, max)?;
+        let least_to_max =
+            |field, value, least| beside(field, value, (least, max), (least, limits::SCALE_MAX));
+        let min = least_to_max("scaling.min", self.min.unwrap_or(defaults.min), 0)?;
+        let initial = least_to_max("scaling.initial", self.initial.unwrap_or(initial_default.min(max)), 0)?;
         let activation =
-            within("scaling.activation", self.activation.unwrap_or(defaults.activation), 1, max)?;
+            least_to_max("scaling.activation", self.activation.unwrap_or(defaults.activation), 1)?;
         let scale_down_delay = duration(
             "scaling.scale_down_delay",
             self.scale_down_delay.as_ref(),
@@ -140,7 +173,7 @@ impl ScalingDocument {
                 let count = self
                     .count
                     .ok_or_else(|| FieldError::missing("scaling.count", format!("{min} to {max}")))?;
-                ScalingPolicy::Fixed(within("scaling.count", count, min, max)?)
+                ScalingPolicy::Fixed(beside("scaling.count", count, (min, max), (0, limits::SCALE_MAX))?)
             }
         };
         Ok(Scaling { policy, min, max, initial, activation, scale_down_delay })
@@ -149,29 +182,30 @@ impl ScalingDocument {
     /// A setting that the policy would ignore is a mistake of its author.
     fn refuse_foreign(&self) -> Result<(), FieldError> {
         let policy = self.policy.unwrap_or(PolicyName::Kpa);
-        let (kpa, hpa, fixed) =
-            (policy == PolicyName::Kpa, policy == PolicyName::Hpa, policy == PolicyName::Fixed);
-        let fields = [
-            ("count", self.count.is_some(), fixed, "policy fixed"),
-            ("metric", self.metric.is_some(), kpa, "policy kpa"),
-            ("target", self.target.is_some(), kpa, "policy kpa"),
-            ("target_utilization", self.target_utilization.is_some(), kpa || hpa, "policies kpa and hpa"),
-            ("stable_window", self.stable_window.is_some(), kpa, "policy kpa"),
-            ("panic_window_share", self.panic_window_share.is_some(), kpa, "policy kpa"),
-            ("panic_threshold", self.panic_threshold.is_some(), kpa, "policy kpa"),
-            ("max_scale_up_rate", self.max_scale_up_rate.is_some(), kpa, "policy kpa"),
-            ("max_scale_down_rate", self.max_scale_down_rate.is_some(), kpa, "policy kpa"),
-            ("scale_to_zero_grace", self.scale_to_zero_grace.is_some(), kpa, "policy kpa"),
-            ("tick", self.tick.is_some(), kpa || hpa, "policies kpa and hpa"),
-            ("tolerance", self.tolerance.is_some(), hpa, "policy hpa"),
-            ("stabilization_window", self.stabilization_window.is_some(), hpa, "policy hpa"),
+        let given = [
+            self.count.is_some(),
+            self.metric.is_some(),
+            self.target.is_some(),
+            self.target_utilization.is_some(),
+            self.stable_window.is_some(),
+            self.panic_window_share.is_some(),
+            self.panic_threshold.is_some(),
+            self.max_scale_up_rate.is_some(),
+            self.max_scale_down_rate.is_some(),
+            self.scale_to_zero_grace.is_some(),
+            self.tick.is_some(),
+            self.tolerance.is_some(),
+            self.stabilization_window.is_some(),
         ];
-        match fields.iter().find(|(_, given, applies, _)| *given && !applies) {
-            Some((name, _, _, of)) => {
-                Err(FieldError::new(format!("scaling.{name}"), "given", format!("only with {of}")))
-            }
-            None => Ok(()),
-        }
+        let foreign = POLICIES_OF
+            .iter()
+            .zip(given)
+            .find(|((_, policies), given)| *given && !policies.contains(&policy));
+        let Some(((name, policies), _)) = foreign else { return Ok(()) };
+        let of: Vec<&str> = policies.iter().map(|policy| policy.word()).collect();
+        let plural = if of.len() == 1 { "policy" } else { "policies" };
+        let limit = format!("only with {plural} {}", of.join(" and "));
+        Err(FieldError::new(format!("scaling.{name}"), "given", limit))
     }
 
     fn kpa(&self, concurrency_given: bool) -> Result<Kpa, FieldError> {

@@ -5,7 +5,9 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::FunctionDocument;
+use crate::{FunctionDocument, constrain};
+
+const ROOT: &str = "FunctionDocument";
 
 /// What `fanfare.toml` may hold, as a JSON schema (2020-12). Everything in it is optional: what is left out is found in
 /// the directory, or has a default.
@@ -13,11 +15,13 @@ use crate::FunctionDocument;
 pub fn settings_schema() -> Value {
     let mut schemas: Vec<(String, RefOr<Schema>)> = Vec::new();
     FunctionDocument::schemas(&mut schemas);
+    schemas.push((ROOT.to_owned(), FunctionDocument::schema()));
     let mut definitions = Map::new();
     for (name, schema) in schemas {
         definitions.insert(name, plain(&schema));
     }
-    let mut root = plain(&FunctionDocument::schema());
+    constrain(&mut definitions);
+    let mut root = definitions.remove(ROOT).unwrap_or_default();
     if let Some(fields) = root.as_object_mut() {
         fields.remove("required");
         if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {

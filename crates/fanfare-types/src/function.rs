@@ -63,7 +63,8 @@ impl std::str::FromStr for CodeDigest {
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let bytes = s.as_bytes();
         let mut digest = [0; 32];
-        if bytes.len() != 64 {
+        // A sign would pass as a digit otherwise.
+        if bytes.len() != 64 || !bytes.iter().all(u8::is_ascii_hexdigit) {
             return Err("a digest is 64 hexadecimal digits");
         }
         for (out, pair) in digest.iter_mut().zip(bytes.chunks_exact(2)) {

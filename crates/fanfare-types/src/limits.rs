@@ -30,8 +30,10 @@ pub const ENV_BYTES_MAX: usize = 32 * 1024;
 pub const COMMAND_ARGS_MAX: usize = 256;
 /// Bytes of all arguments of a function's command.
 pub const COMMAND_BYTES_MAX: usize = 32 * 1024;
-/// Bytes of a handler's file path, and of its name.
+/// Characters of a handler's file path, and of its name.
 pub const HANDLER_LEN_MAX: usize = 1_024;
+/// Characters of an amount with a unit, such as `128MiB`.
+pub const QUANTITY_LEN_MAX: usize = 64;
 /// Bytes of one function's code, packed.
 pub const CODE_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of one installation of a function's dependencies.

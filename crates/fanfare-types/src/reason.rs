@@ -54,6 +54,8 @@ reasons! {
     Forbidden = "forbidden", 403, "call it from the command line, or from a page of the same host";
     /// A field of a registration is wrong.
     InvalidField = "invalid-field", 422, "correct the named field";
+    /// A field is right by itself, and another one forbids it.
+    FieldsDisagree = "fields-disagree", 422, "change one of the fields that the detail names";
     /// A function of that name exists already.
     FunctionExists = "function-exists", 409, "update it with `fanfare update`, or delete it first";
     /// The function has no such revision any more, or never had.

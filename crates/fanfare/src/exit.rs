@@ -44,6 +44,7 @@ impl Exit {
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
             Reason::BadRequest
             | Reason::InvalidField
+            | Reason::FieldsDisagree
             | Reason::NoEarlierRevision
             | Reason::RevisionFailed
             | Reason::FunctionExists
@@ -163,8 +164,8 @@ impl From<Problem> for Failure {
 
 impl From<FieldError> for Failure {
     fn from(error: FieldError) -> Self {
-        let field = Some(error.field);
-        let stated = Stated { reason: Reason::InvalidField.code().to_owned(), field, ..Stated::default() };
+        let reason = error.reason().code().to_owned();
+        let stated = Stated { reason, field: Some(error.field), ..Stated::default() };
         Failure { stated: Some(Box::new(stated)), ..Failure::usage(error.message) }
     }
 }

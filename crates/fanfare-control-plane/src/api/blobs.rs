@@ -38,13 +38,18 @@ pub(super) async fn put(
     let size_bytes =
         app.blobs.upload(digest, content.into_data_stream()).await.map_err(|error| failure(&error))?;
     let document = BlobDocument { digest: digest.to_string(), size_bytes };
-    Ok((StatusCode::CREATED, Json(document)).into_response())
+    let location = [(header::LOCATION, format!("/v1/blobs/{digest}"))];
+    Ok((StatusCode::CREATED, location, Json(document)).into_response())
 }
 
 /// Whether code was uploaded. If it was, it stays for at least the grace from now on.
 #[utoipa::path(
     head, path = "/v1/blobs/{digest}", tag = "code", params(("digest" = String, Path)),
-    responses((status = 200, description = "It is there; its length is the content length"), (status = 404))
+    responses(
+        (status = 200, description = "It is there; its length is the content length"),
+        (status = 404, description = "It is not"),
+        (status = 422, description = "The digest is none"),
+    )
 )]
 pub(super) async fn head(State(app): State<Arc<App>>, digest: Name) -> Result<Response, Failure> {
     let digest = parse(digest)?;

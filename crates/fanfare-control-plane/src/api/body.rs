@@ -17,14 +17,14 @@ pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Bytes, Failu
     whole(body).await
 }
 
-/// A JSON body, whole, if there is one.
+/// A JSON body, whole, if there is one; `null` is none.
 pub(super) async fn optional_json(headers: &HeaderMap, body: Body) -> Result<Option<Bytes>, Failure> {
     let body = whole(body).await?;
     if body.is_empty() {
         return Ok(None);
     }
     check_media_type(headers)?;
-    Ok(Some(body))
+    Ok((body.trim_ascii() != b"null").then_some(body))
 }
 
 fn check_media_type(headers: &HeaderMap) -> Result<(), Failure> {

@@ -39,7 +39,10 @@ pub(super) type Name = Result<Path<String>, PathRejection>;
     responses(
         (status = 201, body = DeployResult),
         (status = 409, description = "There is a function of that name", body = Problem),
-        (status = 422, description = "A field is wrong, or the code was not uploaded", body = Problem),
+        (status = 413, description = "The body is too large", body = Problem),
+        (status = 415, description = "The body is not JSON", body = Problem),
+        (status = 422, description = "A field is wrong, fields disagree, or the code was not uploaded", body = Problem),
+        (status = 507, description = "There are as many functions as are kept", body = Problem),
     )
 )]
 pub(super) async fn create(
@@ -58,7 +61,10 @@ pub(super) async fn create(
     responses(
         (status = 200, description = "Updated, or unchanged", body = DeployResult),
         (status = 201, description = "Created", body = DeployResult),
-        (status = 422, description = "A field is wrong, or the code was not uploaded", body = Problem),
+        (status = 413, description = "The body is too large", body = Problem),
+        (status = 415, description = "The body is not JSON", body = Problem),
+        (status = 422, description = "A field is wrong, fields disagree, or the code was not uploaded", body = Problem),
+        (status = 507, description = "There are as many functions as are kept", body = Problem),
     )
 )]
 pub(super) async fn put(
@@ -94,7 +100,7 @@ pub(super) struct ListQuery {
         ("limit" = Option<u32>, Query, description = "At most so many: 1 to 1000, default 100"),
         ("after" = Option<String>, Query, description = "Only names after this one: `next` of the page before"),
     ),
-    responses((status = 200, body = FunctionListDocument))
+    responses((status = 200, body = FunctionListDocument), (status = 422, body = Problem))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,

@@ -66,7 +66,7 @@ impl LogsQuery {
         let Some(request) = &self.request else { return Ok((select, None)) };
         if self.follow || self.since.is_some() || self.sandbox.is_some() {
             let allowed = "without follow, since and sandbox: a request has ended, and was in one sandbox";
-            return Err(FieldError::new("request", format!("{request:?}"), allowed).into());
+            return Err(FieldError::disagreeing("request", format!("{request:?}"), allowed).into());
         }
         let (slot, note) = explain::lines_of(app, request, function).await?;
         Ok((slot, note))
@@ -88,7 +88,10 @@ impl LogsQuery {
         ),
     ),
     responses(
-        (status = 200, content_type = "application/x-ndjson", body = LogLineDocument),
+        (
+            status = 200, content_type = "application/x-ndjson", body = Vec<LogLineDocument>,
+            description = "A line for each, as they come",
+        ),
         (status = 404, description = "No such function, or nothing is remembered of the request", body = Problem),
         (status = 422, description = "A parameter is wrong", body = Problem),
     )

@@ -45,6 +45,8 @@ pub(super) async fn list(
         (status = 200, description = "Updated, or unchanged", body = DeployResult),
         (status = 404, description = "There is no such function, or no such revision is kept", body = Problem),
         (status = 409, description = "No other revision that works is kept", body = Problem),
+        (status = 413, description = "The body is too large", body = Problem),
+        (status = 415, description = "The body is not JSON", body = Problem),
         (status = 422, description = "A field is wrong", body = Problem),
     )
 )]

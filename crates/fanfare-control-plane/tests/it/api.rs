@@ -300,6 +300,27 @@ async fn every_route_is_described_and_every_description_is_served() {
         assert_ne!(answer.status.as_u16(), 405, "{method} {path}");
         assert_ne!(answer.header("x-fanfare-reason"), "route-not-found", "{method} {path}");
     }
+    // What may be refused says so, and how.
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let responses = operation["responses"].as_object().unwrap();
+            for status in ["400", "403", "500", "503"] {
+                assert!(responses.contains_key(status), "{method} {path}: {status}");
+            }
+            for (status, response) in responses.iter().filter(|(status, _)| status.as_str() >= "400") {
+                let said = response["content"].as_object();
+                let kinds: Vec<&String> = said.into_iter().flat_map(|said| said.keys()).collect();
+                let expected: &[&str] = if method == "head" { &[] } else { &["application/problem+json"] };
+                assert_eq!(kinds, expected, "{method} {path}: {status}");
+            }
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let schema = &parameter["schema"];
+                let limited = ["pattern", "maximum"].iter().any(|limit| schema.get(limit).is_some());
+                let free = matches!(parameter["name"].as_str(), Some("after" | "follow"));
+                assert!(limited || free, "{method} {path}: {parameter}");
+            }
+        }
+    }
     // Every reference resolves.
     let text = document.to_string();
     for name in text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
