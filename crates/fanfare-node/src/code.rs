@@ -38,6 +38,8 @@ struct Inner {
     dir: PathBuf,
     dialer: Dialer,
     bytes_max: u64,
+    /// Directories kept, beside those in use; the longest unused goes.
+    codes_max: usize,
     may_evict: MayEvict,
     state: Mutex<State>,
 }
@@ -61,6 +63,9 @@ struct Here {
     last_use: u64,
 }
 
+/// Directories that are offered to make room for one more by number; those in use go to the end of the line.
+const CODES_OFFERED_MAX: usize = 8;
+
 const INCOMING: &str = ".incoming";
 /// Names the boot in which the directories were written. Nothing here is ever forced to disk, so after a crash of the
 /// machine none of it is believed.
@@ -71,7 +76,7 @@ impl Code {
     pub(crate) fn open(
         dir: PathBuf,
         dialer: Dialer,
-        bytes_max: u64,
+        (bytes_max, codes_max): (u64, usize),
         may_evict: MayEvict,
     ) -> io::Result<Self> {
         fs::create_dir_all(&dir)?;
@@ -94,7 +99,9 @@ impl Code {
         }
         fs::create_dir(dir.join(INCOMING))?;
         fs::write(dir.join(BOOT), boot)?;
-        Ok(Code { inner: Arc::new(Inner { dir, dialer, bytes_max, may_evict, state: Mutex::new(state) }) })
+        Ok(Code {
+            inner: Arc::new(Inner { dir, dialer, bytes_max, codes_max, may_evict, state: Mutex::new(state) }),
+        })
     }
 
     async fn get(self, digest: CodeDigest) -> Result<PathBuf, StartFailure> {
@@ -171,7 +178,9 @@ impl Code {
         loop {
             let going = {
                 let mut state = self.inner.state.lock();
-                if state.bytes + bytes <= self.inner.bytes_max {
+                let fits = state.bytes + bytes <= self.inner.bytes_max;
+                let few = state.here.len() < self.inner.codes_max;
+                if fits && (few || refused.len() >= CODES_OFFERED_MAX) {
                     state.bytes += bytes;
                     return Ok(());
                 }
@@ -182,6 +191,10 @@ impl Code {
                 let Some(oldest) =
                     candidates.min_by_key(|(_, here)| here.last_use).map(|(digest, _)| *digest)
                 else {
+                    if fits {
+                        state.bytes += bytes;
+                        return Ok(());
+                    }
                     let max = self.inner.bytes_max;
                     return Err(failure(format!(
                         "no room for {bytes} bytes of code: the node keeps {max} bytes, and all of it is in use"
@@ -192,6 +205,7 @@ impl Code {
                 (oldest, going)
             };
             if !going.1.await {
+                self.inner.state.lock().touch(going.0);
                 refused.push(going.0);
             }
         }

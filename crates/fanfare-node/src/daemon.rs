@@ -1,6 +1,6 @@
 //! The daemon's one task: what it knows, and what it does with what it hears.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ pub(crate) struct Daemon {
     pub(crate) runtimes: Runtimes,
     dialer: Dialer,
     gate: EpochGate,
-    logs: LogStore,
+    pub(crate) logs: LogStore,
     pub(crate) marks: Marks,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     company: Company,
@@ -117,6 +117,8 @@ pub(crate) struct Daemon {
 
     /// Revisions that this stream has told of.
     pub(crate) specs: HashMap<RevisionId, Arc<RevisionSpec>>,
+    /// Functions without a revision whose last one is still in use here.
+    pub(crate) deleted: HashSet<FunctionId>,
     pub(crate) used: HashMap<RevisionId, Used>,
     pub(crate) evictions: Vec<Eviction>,
     pub(crate) prepares: VecDeque<Arc<RevisionSpec>>,
@@ -151,6 +153,7 @@ impl Daemon {
             spoke_at: Instant::now(),
             transfers: JoinSet::new(),
             specs: HashMap::new(),
+            deleted: HashSet::new(),
             used: HashMap::new(),
             evictions: Vec::new(),
             prepares: VecDeque::new(),
@@ -276,6 +279,7 @@ impl Daemon {
         match command {
             ToNode::Welcome { .. } => {}
             ToNode::Revision(spec) => {
+                self.deleted.remove(&spec.id.function);
                 self.specs.insert(spec.id, spec);
             }
             ToNode::RevisionRemoved(revision) => self.removed(revision),

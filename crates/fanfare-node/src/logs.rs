@@ -29,6 +29,11 @@ pub struct LogLimits {
     pub function_bytes: u64,
     /// Bytes kept for all functions; the log of the function that has been quiet the longest goes first.
     pub total_bytes: u64,
+    /// Functions of which something is kept; beyond it the one that has been quiet the longest goes, unless it is read.
+    pub functions_max: usize,
+    /// Of these, functions of which the node has no revision any more, as they were deleted, or updated and have not
+    /// run here since; beyond it the first of them goes.
+    pub deleted_max: usize,
     /// Lines that may wait for the disk; beyond it they are dropped, counted, and the count is written.
     pub queue_lines: usize,
     /// Bytes of lines that may wait for the disk.
@@ -40,6 +45,8 @@ impl Default for LogLimits {
         LogLimits {
             function_bytes: LOG_BYTES_PER_FUNCTION,
             total_bytes: 4 << 30,
+            functions_max: 4_096,
+            deleted_max: 256,
             queue_lines: 65_536,
             queue_bytes: 32 << 20,
         }
@@ -86,6 +93,11 @@ impl LogStore {
     #[must_use]
     pub fn read(&self, function: FunctionId, wanted: Wanted) -> BoxStream<'static, LogRecord> {
         reader::read(self.index.function(function), wanted, now_unix_ms())
+    }
+
+    /// Takes note that a function will write no more: its log is kept while it is among the last of these.
+    pub(crate) fn deleted(&self, function: FunctionId) {
+        self.writer.deleted(function);
     }
 
     /// Differs when the numbers of lines have begun anew.

@@ -60,12 +60,12 @@ impl Node {
     ) -> Result<Handle, StartError> {
         let lock = lock(&options.run_dir)?;
         let (events, events_rx) = mpsc::unbounded_channel();
-        let (data_dir, log_limits, code_bytes_max) =
-            (options.data_dir.clone(), options.logs, options.code_bytes_max);
+        let (data_dir, log_limits) = (options.data_dir.clone(), options.logs);
+        let code_limits = (options.code_bytes_max, options.codes_max);
         let (code_dialer, may_evict) = (dialer.clone(), may_evict(events.clone()));
         let (kept, code) = blocking(&options.data_dir, move || {
             let code_dir = data_dir.join("code");
-            let code = Code::open(code_dir.clone(), code_dialer, code_bytes_max, may_evict)
+            let code = Code::open(code_dir.clone(), code_dialer, code_limits, may_evict)
                 .map_err(|error| StartError::Directory(code_dir, error))?;
             Ok((Kept::open(&data_dir, log_limits)?, code))
         })

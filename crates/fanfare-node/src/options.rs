@@ -34,6 +34,8 @@ pub struct NodeOptions {
     pub creations_max: usize,
     /// Bytes of unpacked code kept.
     pub code_bytes_max: u64,
+    /// Directories of unpacked code kept; more only while they are in use.
+    pub codes_max: usize,
     /// Sizes of the logs.
     pub logs: LogLimits,
 }
@@ -56,6 +58,7 @@ impl NodeOptions {
             run_dir,
             creations_max: 64,
             code_bytes_max: 10 << 30,
+            codes_max: 1_024,
             logs: LogLimits::default(),
         }
     }

@@ -144,7 +144,18 @@ impl Daemon {
 
     pub(crate) fn removed(&mut self, revision: RevisionId) {
         self.specs.remove(&revision);
+        if !self.specs.keys().any(|other| other.function == revision.function) {
+            self.deleted.insert(revision.function);
+        }
         self.forget_if_unwanted(revision);
+        self.delete_if_unused(revision.function);
+    }
+
+    /// Nothing of a function that has no revision any more is left to write.
+    fn delete_if_unused(&mut self, function: FunctionId) {
+        if !self.used.keys().any(|used| used.function == function) && self.deleted.remove(&function) {
+            self.logs.deleted(function);
+        }
     }
 
     /// Nobody uses it, and this stream does not know it (any more): should it be wanted again, it will be told anew.
@@ -178,6 +189,7 @@ impl Daemon {
         let parked = used.forgetting.take().unwrap_or_default();
         if used.uses == 0 {
             self.used.remove(&revision);
+            self.delete_if_unused(revision.function);
         }
         // In their old order, ahead of what came later.
         for work in parked.into_iter().rev() {

@@ -5,6 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 use std::{fs, io};
 
 use fanfare_types::FunctionId;
@@ -16,6 +17,9 @@ use super::{LogLimits, segment};
 /// Segments that one function's ring has at most: what is dropped at once is one of so many parts.
 const SEGMENTS_MAX: u64 = 8;
 
+/// Where the number is kept that a new log's lines begin with.
+const FIRST_SEQ: &str = "first-seq";
+
 /// All functions that have a log or a reader.
 #[derive(Debug)]
 pub(super) struct Index {
@@ -26,6 +30,8 @@ pub(super) struct Index {
     functions: Mutex<HashMap<FunctionId, Arc<FunctionLog>>>,
     /// Bytes on disk.
     total_bytes: AtomicU64,
+    /// What a new log's lines are numbered from: no number of a log that was removed is given again.
+    first_seq: AtomicU64,
     /// Counts writes, to tell which log has been quiet the longest.
     writes: AtomicU64,
 }
@@ -58,7 +64,8 @@ impl Index {
         // What functions print may be anybody's secret.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let id = identity(&dir)?;
-        let mut functions = HashMap::new();
+        let first_seq = first_seq(&dir)?;
+        let mut found = Vec::new();
         let mut total_bytes = 0;
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;
@@ -67,6 +74,13 @@ impl Index {
             };
             let log = FunctionLog::open(entry.path())?;
             total_bytes += log.bytes();
+            found.push((log.modified(), function, log));
+        }
+        found.sort_unstable_by_key(|(modified, function, _)| (*modified, *function));
+        let writes = found.len() as u64;
+        let mut functions = HashMap::new();
+        for ((_, function, log), turn) in found.into_iter().zip(1..) {
+            log.last_write.store(turn, Ordering::Relaxed);
             functions.insert(FunctionId(function), Arc::new(log));
         }
         Ok(Index {
@@ -75,12 +89,14 @@ impl Index {
             limits,
             functions: Mutex::new(functions),
             total_bytes: AtomicU64::new(total_bytes),
-            writes: AtomicU64::new(0),
+            first_seq: AtomicU64::new(first_seq),
+            writes: AtomicU64::new(writes),
         })
     }
 
     pub(super) fn function(&self, id: FunctionId) -> Arc<FunctionLog> {
-        let new = || Arc::new(FunctionLog::new(self.dir.join(id.0.to_string()), VecDeque::new(), 1));
+        let first_seq = self.first_seq.load(Ordering::Relaxed);
+        let new = || Arc::new(FunctionLog::new(self.dir.join(id.0.to_string()), VecDeque::new(), first_seq));
         self.functions.lock().entry(id).or_insert_with(new).clone()
     }
 
@@ -105,6 +121,49 @@ impl Index {
         let functions = self.functions.lock();
         let with_bytes = functions.values().filter(|log| log.bytes() > 0);
         with_bytes.min_by_key(|log| log.last_write.load(Ordering::Relaxed)).cloned()
+    }
+
+    /// Removes the logs that have been quiet the longest while there are too many; says which.
+    pub(super) fn remove_surplus(&self) -> Vec<FunctionId> {
+        let surplus: Vec<_> = {
+            let functions = self.functions.lock();
+            let count = functions.len().saturating_sub(self.limits.functions_max);
+            if count == 0 {
+                return Vec::new();
+            }
+            let mut unread: Vec<_> = functions.iter().filter(|(_, log)| is_unread(log)).collect();
+            unread.sort_unstable_by_key(|(_, log)| log.last_write.load(Ordering::Relaxed));
+            unread.into_iter().take(count).map(|(function, _)| *function).collect()
+        };
+        surplus.iter().for_each(|function| self.remove(*function));
+        surplus
+    }
+
+    /// Removes a log, unless it is being read.
+    pub(super) fn remove(&self, function: FunctionId) {
+        let log = {
+            let mut functions = self.functions.lock();
+            match functions.get(&function) {
+                Some(log) if is_unread(log) => {}
+                _ => return,
+            }
+            // Before anyone can ask for it anew.
+            if let Some(log) = functions.get(&function) {
+                self.first_seq.fetch_max(log.next_seq(), Ordering::Relaxed);
+            }
+            functions.remove(&function)
+        };
+        let Some(log) = log else { return };
+        self.total_bytes.fetch_sub(log.bytes(), Ordering::Relaxed);
+        let first_seq = self.first_seq.load(Ordering::Relaxed);
+        let noted = fs::write(self.dir.join(FIRST_SEQ), format!("{first_seq}\n"));
+        let removed = noted.and_then(|()| match fs::remove_dir_all(&log.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        });
+        if let Err(error) = removed {
+            tracing::warn!(dir = %log.dir.display(), %error, "cannot remove a function's log");
+        }
     }
 
     /// Removes the oldest segment, unless only `keep` are left.
@@ -157,6 +216,12 @@ impl FunctionLog {
             next_seq = next;
         }
         Ok(FunctionLog::new(dir, segments.into(), next_seq))
+    }
+
+    /// When it was last written to, by an earlier process.
+    fn modified(&self) -> Option<SystemTime> {
+        let last = self.last_segment()?;
+        fs::metadata(self.path(last.first_seq)).and_then(|metadata| metadata.modified()).ok()
     }
 
     pub(super) fn path(&self, first_seq: u64) -> PathBuf {
@@ -223,6 +288,20 @@ fn identity(dir: &Path) -> io::Result<u64> {
     let id = crate::uplink::random();
     fs::write(&path, format!("{id}\n"))?;
     Ok(id)
+}
+
+/// The number that is kept in this directory.
+fn first_seq(dir: &Path) -> io::Result<u64> {
+    match fs::read_to_string(dir.join(FIRST_SEQ)) {
+        Ok(text) => Ok(text.trim().parse().unwrap_or(1)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(1),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether nobody holds it. Whoever wants it must ask, under the lock of all.
+fn is_unread(log: &Arc<FunctionLog>) -> bool {
+    Arc::strong_count(log) == 1
 }
 
 fn segment_path(dir: &Path, first_seq: u64) -> PathBuf {

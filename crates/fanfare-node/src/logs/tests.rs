@@ -194,6 +194,66 @@ async fn the_quietest_log_makes_room_for_the_others() {
     assert_eq!(count(5).await, 200, "the newest is whole");
 }
 
+#[tokio::test]
+async fn logs_are_limited_by_number_and_what_is_read_is_spared() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |function| FunctionId(function);
+    let limits = LogLimits { functions_max: 3, ..LogLimits::default() };
+    let open = || LogStore::open(dir.path().join("logs"), limits).unwrap();
+    let there = || {
+        let names = std::fs::read_dir(dir.path().join("logs")).unwrap();
+        let mut ids: Vec<u32> = names.filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok()).collect();
+        ids.sort_unstable();
+        ids
+    };
+    let write = async |store: &LogStore, function: u32| {
+        store.sink()(LogLine { function: of(function), ..line(format!("of {function}")) });
+        store.flush().await;
+    };
+    let store = open();
+    write(&store, 1).await;
+    let mut follower = store.read(of(1), wanted(1, true));
+    assert_eq!(follower.next().await.unwrap().text, "of 1");
+    for function in 2..=6 {
+        write(&store, function).await;
+    }
+    assert_eq!(there(), [1, 5, 6]);
+    write(&store, 1).await;
+    assert_eq!(follower.next().await.unwrap().seq, 2, "a follower keeps its log");
+    // Whoever has read a log that went gets what is written later: no number is given twice.
+    write(&store, 2).await;
+    assert_eq!(there(), [1, 2, 6]);
+    let again: Vec<_> = store.read(of(2), wanted(9, false)).collect().await;
+    assert!(again.len() == 1 && again[0].seq > 1 && again[0].text == "of 2", "{again:?}");
+    drop((follower, store));
+    let store = open();
+    write(&store, 7).await;
+    assert_eq!(there().len(), 3);
+    let seq = store.read(of(7), wanted(9, false)).map(|r| r.seq).collect::<Vec<_>>().await;
+    assert!(seq.len() == 1 && seq[0] > 1, "also after a restart: {seq:?}");
+}
+
+#[tokio::test]
+async fn of_deleted_functions_the_last_logs_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = LogLimits { deleted_max: 2, ..LogLimits::default() };
+    let store = LogStore::open(dir.path().join("logs"), limits).unwrap();
+    for function in 1..=50 {
+        store.sink()(LogLine { function: FunctionId(function), ..line("said") });
+        if function != 10 {
+            store.deleted(FunctionId(function));
+        }
+    }
+    store.flush().await;
+    let mut kept: Vec<u32> = std::fs::read_dir(dir.path().join("logs"))
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+        .collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [10, 49, 50]);
+    assert_eq!(store.read(FunctionId(50), wanted(9, false)).count().await, 1);
+}
+
 #[test]
 fn many_readers_do_not_take_all_processors() {
     const NAME: &str = "many-readers";

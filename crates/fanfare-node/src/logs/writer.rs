@@ -1,6 +1,6 @@
 //! From the runtimes to the files.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -34,6 +34,7 @@ pub(super) struct Writer {
 #[derive(Debug)]
 enum Item {
     Line(LogLine, u64),
+    Deleted(FunctionId),
     Flush(oneshot::Sender<()>),
 }
 
@@ -48,6 +49,7 @@ impl Writer {
             waiting_bytes: waiting_bytes.clone(),
             dropped: dropped.clone(),
             open: HashMap::new(),
+            deleted: VecDeque::new(),
         };
         thread::Builder::new().name("logs".into()).spawn(move || work.run())?;
         Ok(Writer { queue, waiting_bytes, queue_bytes: limits.queue_bytes, dropped })
@@ -61,6 +63,11 @@ impl Writer {
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             *self.dropped.lock().entry(function).or_default() += 1;
         }
+    }
+
+    /// A queue that is full loses the note: the log then goes when it has been quiet the longest.
+    pub(super) fn deleted(&self, function: FunctionId) {
+        let _ = self.queue.try_send(Item::Deleted(function));
     }
 
     pub(super) async fn flush(&self) {
@@ -80,6 +87,8 @@ struct Work {
     dropped: Arc<Mutex<HashMap<FunctionId, u64>>>,
     /// The last segment of functions written lately.
     open: HashMap<FunctionId, (u64, File)>,
+    /// Functions that write no more, the one deleted first in front; at most as many as are kept.
+    deleted: VecDeque<FunctionId>,
 }
 
 impl Work {
@@ -88,12 +97,14 @@ impl Work {
         while self.items.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
             let mut lines: HashMap<FunctionId, Vec<LogRecord>> = HashMap::new();
             let mut flushes = Vec::new();
+            let mut deleted = Vec::new();
             for item in batch.drain(..) {
                 match item {
                     Item::Line(line, time_unix_ms) => {
                         self.waiting_bytes.fetch_sub(line.text.len() + HEADER_BYTES, Ordering::Relaxed);
                         lines.entry(line.function).or_default().push(record(line, time_unix_ms));
                     }
+                    Item::Deleted(function) => deleted.push(function),
                     Item::Flush(done) => flushes.push(done),
                 }
             }
@@ -109,10 +120,24 @@ impl Work {
                     tracing::warn!(%function, %error, "cannot write a function's log");
                 }
             }
+            self.make_room(deleted);
             for flush in flushes {
                 // Whoever asked may have left.
                 let _ = flush.send(());
             }
+        }
+    }
+
+    /// Removes logs beyond what is kept.
+    fn make_room(&mut self, deleted: Vec<FunctionId>) {
+        self.deleted.retain(|known| !deleted.contains(known));
+        self.deleted.extend(deleted);
+        let surplus = self.deleted.len().saturating_sub(self.index.limits.deleted_max);
+        let mut removed: Vec<_> = self.deleted.drain(..surplus).collect();
+        removed.iter().for_each(|function| self.index.remove(*function));
+        removed.extend(self.index.remove_surplus());
+        for function in removed {
+            self.open.remove(&function);
         }
     }
 

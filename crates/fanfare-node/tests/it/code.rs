@@ -118,6 +118,28 @@ async fn the_oldest_unused_code_makes_room_after_its_template_is_gone() {
 }
 
 #[tokio::test]
+async fn codes_are_limited_by_number_and_those_in_use_are_spared() {
+    let mut rig = Rig::start(Setup { codes_max: 3, ..Setup::default() }).await;
+    let mut leader = rig.ready_link().await;
+    let blobs: Vec<_> = ["a", "b", "c", "d", "e", "f"].map(|name| archive(name, 100)).into();
+    for blob in &blobs {
+        rig.keep_blob(digest(blob), blob.clone());
+    }
+    // The first is in use, and used the longest ago.
+    leader.tell(ToNode::Revision(spec(1, Some(digest(&blobs[0])))));
+    leader.create(1, 1);
+    let (_, answer) = rig.create_call().await;
+    within("the code", rig.outlets.code.directory(digest(&blobs[0]))).await.unwrap();
+    answer.send(Ok(started(1))).unwrap();
+    assert_eq!(leader.next().await, ready(1));
+    for blob in &blobs[1..] {
+        within("the code", rig.outlets.code.directory(digest(blob))).await.unwrap();
+    }
+    let kept: Vec<_> = blobs.iter().map(|b| exists(&rig.path("code").join(digest(b).to_string()))).collect();
+    assert_eq!(kept, [true, false, false, false, true, true]);
+}
+
+#[tokio::test]
 async fn code_that_finds_no_room_is_refused() {
     let mut rig = Rig::start(Setup { code_bytes_max: 15_000, ..Setup::default() }).await;
     let mut leader = rig.ready_link().await;

@@ -1,12 +1,12 @@
 //! Orders and what becomes of them.
 
-use fanfare_sandbox::SandboxExit;
+use fanfare_sandbox::{LogLine, LogStream, SandboxExit};
 use fanfare_types::{
     Contract, ExitCause, FromNode, GoneCause, Protocol, RevisionSpec, SandboxId, SandboxUsage, StartFailure,
     StartFailureKind, StopMode, ToNode,
 };
 
-use crate::rig::{Call, Leader, Rig, Setup, ready, rev, spec, started, within};
+use crate::rig::{Call, Leader, Rig, Setup, exists, ready, rev, spec, started, within};
 
 fn exited(id: u64, exit: ExitCause, log_tail: &str) -> FromNode {
     FromNode::Exited { sandbox: SandboxId(id), cause: GoneCause { exit, log_tail: log_tail.into() } }
@@ -245,6 +245,51 @@ async fn a_removed_revision_is_forgotten_after_its_last_sandbox() {
     assert_eq!(id, SandboxId(3));
     answer.send(Ok(started(3))).unwrap();
     assert_eq!(leader.next().await, ready(3));
+}
+
+#[tokio::test]
+async fn the_log_of_a_deleted_function_goes_when_nothing_of_it_is_left() {
+    let logs = fanfare_node::LogLimits { deleted_max: 0, ..Default::default() };
+    let mut rig = Rig::start(Setup { logs, ..Setup::default() }).await;
+    let mut leader = rig.ready_link().await;
+    let place = rig.path("logs/5");
+    let line = || LogLine {
+        function: rev(1).function,
+        sandbox: None,
+        stream: LogStream::Stdout,
+        text: "said".into(),
+    };
+    // Answered after all that was told before.
+    let told = async |rig: &Rig, leader: &mut Leader| {
+        leader.stop(99, StopMode::Kill);
+        assert_eq!(leader.next().await, exited(99, ExitCause::Stopped, ""));
+        rig.node.logs().flush().await;
+    };
+    rig.ready_sandbox(&mut leader, 1).await;
+    (rig.outlets.logs)(line());
+    leader.tell(ToNode::RevisionRemoved(rev(1)));
+    told(&rig, &mut leader).await;
+    assert!(exists(&place), "removed while a sandbox may write");
+    (rig.outlets.exits)(exit(1, ExitCause::Stopped, ""));
+    assert_eq!(leader.next().await, exited(1, ExitCause::Stopped, ""));
+    let Call::Forget(_, done) = rig.call().await else { panic!("not forgotten") };
+    done.send(()).unwrap();
+    within("the log's end", async {
+        while exists(&place) {
+            told(&rig, &mut leader).await;
+        }
+    })
+    .await;
+    // Of another revision it is not the last.
+    leader.tell(ToNode::Revision(spec(1, None)));
+    leader.tell(ToNode::Revision(spec(2, None)));
+    (rig.outlets.logs)(line());
+    leader.tell(ToNode::RevisionRemoved(rev(1)));
+    told(&rig, &mut leader).await;
+    assert!(exists(&place));
+    leader.tell(ToNode::RevisionRemoved(rev(2)));
+    told(&rig, &mut leader).await;
+    assert!(!exists(&place));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fanfare_link::{BlobError, BlobReader, Dialer, Hub, Link, LogRecord};
-use fanfare_node::{Handle, Node, NodeOptions, StartError};
+use fanfare_node::{Handle, LogLimits, Node, NodeOptions, StartError};
 use fanfare_sandbox::{Orphan, Outlets, Runtime, Started};
 use fanfare_types::{
     CodeDigest, Contract, Epoch, FromDataPlane, FromNode, FunctionId, FunctionName, NodeHello, NodeId,
@@ -162,12 +162,20 @@ impl Hub for TestHub {
 pub struct Setup {
     pub creations_max: usize,
     pub code_bytes_max: u64,
+    pub codes_max: usize,
+    pub logs: LogLimits,
     pub recovered: Vec<SandboxRecord>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { creations_max: 64, code_bytes_max: 1 << 30, recovered: Vec::new() }
+        Setup {
+            creations_max: 64,
+            code_bytes_max: 1 << 30,
+            codes_max: 1_024,
+            logs: LogLimits::default(),
+            recovered: Vec::new(),
+        }
     }
 }
 
@@ -211,6 +219,8 @@ impl Rig {
         let options = NodeOptions {
             creations_max: setup.creations_max,
             code_bytes_max: setup.code_bytes_max,
+            codes_max: setup.codes_max,
+            logs: setup.logs,
             ..NodeOptions::new("node-1".into(), Resources::new(2_000, 1 << 30), factory, data, run)
         };
         let (stop, stopped) = oneshot::channel::<()>();
