@@ -20,13 +20,15 @@ const PATH_BYTES_MAX: usize = 4_096;
 const NAME_BYTES_MAX: usize = 255;
 /// Directories one within another.
 const DEPTH_MAX: usize = 64;
+/// Bytes of what the archive's reader says, before the end of the character that reaches it.
+const SAID_BYTES_MAX: usize = 120;
 /// Bytes of an entry that only describes the next one (long names, extended attributes).
 const DESCRIPTION_BYTES_MAX: u64 = 64 * 1024;
 
 /// Why an archive was refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnpackError {
-    #[error("it is not a tar archive: {0}")]
+    #[error("it is not a tar archive: {}", printable(&.0.to_string()))]
     Archive(io::Error),
     #[error("{0}: {1}")]
     Io(&'static str, io::Error),
@@ -167,6 +169,23 @@ fn relative(path: &Path) -> Result<Vec<PathBuf>, UnpackError> {
         return Err(UnpackError::Path(shortened(bytes), "is too deep"));
     }
     Ok(parts)
+}
+
+/// The beginning of what the archive's reader says, which quotes from it whatever bytes there are.
+fn printable(text: &str) -> String {
+    let mut printable = String::new();
+    for c in text.chars() {
+        let is_plain = c == ' ' || c.is_ascii_graphic() || c.is_alphanumeric();
+        match is_plain {
+            true => printable.push(c),
+            false => printable.extend(c.escape_unicode()),
+        }
+        if printable.len() >= SAID_BYTES_MAX {
+            printable.push('…');
+            break;
+        }
+    }
+    printable
 }
 
 /// Enough of a path to find it by.

@@ -32,10 +32,12 @@ async fn what_is_not_the_code_is_refused_and_leaves_nothing() {
     altered[600] ^= 1;
     let evil =
         archive("evil", 10).iter().map(|byte| if *byte == b'e' { b'/' } else { *byte }).collect::<Vec<_>>();
+    let garbage: Vec<u8> = (0..2_048_u32).map(|n| (n * 131 % 255 + 1) as u8).collect();
     let short = blob[..700].to_vec();
     let cases = [
         ("missing", CodeDigest([1; 32]), None, "there is no blob"),
         ("altered", digest(&blob), Some(altered), "what came is"),
+        ("garbage", digest(&garbage), Some(garbage.clone()), "not a tar archive"),
         ("not an archive", digest(b"#!/bin/sh"), Some(b"#!/bin/sh".to_vec()), "unpacked"),
         ("cut short", digest(&short), Some(short.clone()), "unpacked"),
         ("a damaged archive", digest(&evil), Some(evil.clone()), "unpacked"),
@@ -48,6 +50,8 @@ async fn what_is_not_the_code_is_refused_and_leaves_nothing() {
         assert_eq!(failure.kind, StartFailureKind::Code, "{what}");
         assert!(failure.detail.contains(why), "{what}: {}", failure.detail);
         assert!(failure.detail.chars().count() <= 300);
+        let printable = |c: char| !c.is_control() && c != char::REPLACEMENT_CHARACTER;
+        assert!(failure.detail.chars().all(printable), "{what}: {:?}", failure.detail);
         assert!(!exists(&rig.path("code").join(code.to_string())), "{what}");
     }
     assert_eq!(std::fs::read_dir(rig.path("code/.incoming")).unwrap().count(), 0);
