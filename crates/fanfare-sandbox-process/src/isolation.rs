@@ -38,7 +38,7 @@ impl Isolation {
     pub(crate) fn new(root: bool, cgroups: &Cgroups, powers: &Powers) -> Self {
         let on = |name, detail: &str| Mechanism { name, enforced: true, detail: detail.to_owned() };
         let mut mechanisms = vec![
-            on("namespaces", "mount, process, IPC, host name and network, each of its own"),
+            on("namespaces", "of mounts and IPC, each its own; of processes, host name and network likewise, but one for all Python sandboxes of a revision"),
             on(
                 "root directory",
                 &match &powers.devices_bound {
@@ -47,7 +47,10 @@ impl Isolation {
                 },
             ),
             on("temporary directory", "in memory, with a size limit, not shared"),
-            on("network", "a loopback interface only"),
+            on(
+                "network",
+                "a loopback interface only; Python sandboxes of one revision share it, others have their own",
+            ),
             on("capabilities", "none, none to gain, no new privileges"),
             on("system calls", "an allow-list; others fail with EPERM"),
             match fdmsg::descriptors_are_refused() {
