@@ -169,6 +169,9 @@ pub struct FunctionStatusDocument {
     /// Failed requests, and sandboxes that ended by themselves: by reason, the latest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureCountDocument>,
+    /// Its requests are still shared as before the last change: a revision that is to get some has not come up yet.
+    #[serde(default)]
+    pub traffic_pending: bool,
     /// Its revisions that are kept, the latest first.
     #[serde(default)]
     pub revisions: Vec<RevisionDocument>,
@@ -241,7 +244,7 @@ pub struct FailureDocument {
 /// One line of a function's log; the API sends one such document per line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogLineDocument {
-    /// Counts the function's lines on its node from 1; a gap means that lines were dropped or have rotated away.
+    /// Counts the lines of the function, or of a revision beside the latest one, on its node from 1; a gap means that lines were dropped or have rotated away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     /// The node's wall clock when the line was taken, in milliseconds since 1970. For display: orders nothing.

@@ -78,7 +78,12 @@ impl ControlPlane {
             known_nodes: registry.nodes().into_iter().map(|(_, id)| id).collect(),
             ..EngineConfig::new(epoch)
         };
-        let kept = engine_loop::Kept { functions: registry.all(), failed: registry.failed() };
+        let kept = engine_loop::Kept {
+            functions: registry.all(),
+            units: registry.units(),
+            traffic: registry.traffic(),
+            failed: registry.failed(),
+        };
         let engine_ended = engine_loop::start(config, kept, clock, inputs, shutdown.clone())?;
         let hub = SharedHub(Arc::new(ControlHub {
             epoch,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fanfare_engine::{Command, Engine, EngineConfig, Event};
 use fanfare_link::Sender;
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionSpec, NodeHello, NodeId, RevisionId,
-    StartFailure, Timestamp, ToDataPlane, ToNode, limits,
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
+    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic, limits,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,8 @@ pub(crate) struct EngineLoop {
     lost: Lost,
     preparing: BTreeMap<RevisionId, Vec<oneshot::Sender<Prepared>>>,
     preparing_count: usize,
+    /// Who waits for a change of a function's traffic to take effect.
+    switching: Vec<(FunctionId, oneshot::Sender<()>)>,
     barriers: Barriers,
     questions: Questions,
     counters: Counters,
@@ -57,6 +59,10 @@ struct Lost {
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) functions: Vec<(RevisionId, Arc<FunctionSpec>)>,
+    /// Earlier revisions that get requests.
+    pub(crate) units: Vec<(RevisionId, Arc<FunctionSpec>)>,
+    /// Where requests go that are not all for the latest revision.
+    pub(crate) traffic: Vec<(FunctionId, Arc<Traffic>)>,
     /// Those that are known not to start.
     pub(crate) failed: Vec<(RevisionId, StartFailure)>,
 }
@@ -76,6 +82,12 @@ pub(crate) fn start(
         let mut engine_loop = EngineLoop::new(config, clock);
         for (id, spec) in kept.functions {
             engine_loop.step(Event::FunctionKept { id, spec });
+        }
+        for (id, spec) in kept.units {
+            engine_loop.step(Event::UnitKept { id, spec });
+        }
+        for (function, traffic) in kept.traffic {
+            engine_loop.step(Event::TrafficKept { function, traffic });
         }
         for (id, failure) in kept.failed {
             engine_loop.step(Event::FailureKept { id, failure });
@@ -100,6 +112,7 @@ impl EngineLoop {
             lost: Lost::default(),
             preparing: BTreeMap::new(),
             preparing_count: 0,
+            switching: Vec::new(),
             barriers: Barriers::default(),
             questions: Questions::default(),
             counters: Counters::default(),
@@ -173,6 +186,10 @@ impl EngineLoop {
     fn take(&mut self, input: Input) {
         match input {
             Input::Function(Visible::Set { id, spec }) => self.step(Event::FunctionSet { id, spec }),
+            Input::Function(Visible::Unit { id, spec }) => self.step(Event::UnitSet { id, spec }),
+            Input::Function(Visible::Traffic { function, traffic }) => {
+                self.step(Event::TrafficSet { function, traffic });
+            }
             Input::Function(Visible::Removed(id)) => self.step(Event::FunctionRemoved(id)),
             Input::NodeConnected { node, hello, stream, tx, pulse } => {
                 self.node_connected(node, hello, stream, (tx, pulse));
@@ -216,6 +233,16 @@ impl EngineLoop {
                 }
             }
             Input::Barrier { answer } => self.barriers.ask(answer),
+            Input::Switched { function, answer } => {
+                if self.engine.traffic_pending(function) {
+                    self.switching.push((function, answer));
+                    // Those who asked and left make room; there are no more than open requests to the API.
+                    self.switching.retain(|(_, answer)| !answer.is_closed());
+                } else {
+                    // Nobody waits any more: no loss.
+                    let _ = answer.send(());
+                }
+            }
             Input::Prepare { revision, spec, answer } => self.prepare(revision, spec, answer),
             Input::TellNodes(messages) => self.tell_nodes(messages),
             // An answer that nobody waits for any more is no loss.
@@ -407,6 +434,13 @@ impl EngineLoop {
                     }
                 }
                 Command::Prepared { revision, result } => self.prepared(prepared_by, revision, &result),
+                Command::TrafficSwitched(function) => {
+                    tracing::info!(%function, "its requests are shared as was asked");
+                    let told = |(of, _): &mut (FunctionId, oneshot::Sender<()>)| *of == function;
+                    for (_, answer) in self.switching.extract_if(.., told) {
+                        let _ = answer.send(());
+                    }
+                }
                 Command::FunctionDrained(function) => {
                     tracing::info!(%function, "deleted, and nothing of it is left");
                 }

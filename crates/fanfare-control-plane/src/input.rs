@@ -62,6 +62,11 @@ pub(crate) enum Input {
     Barrier {
         answer: oneshot::Sender<()>,
     },
+    /// Answer once the last change of this function's traffic has taken effect.
+    Switched {
+        function: FunctionId,
+        answer: oneshot::Sender<()>,
+    },
     /// Have nodes send log lines.
     TellNodes(Vec<(NodeRef, ToNode)>),
     /// How functions stand, in the order of `ids`: in full, or as an overview.

@@ -25,6 +25,8 @@ pub(crate) const STALL: Duration = Duration::from_millis(300);
 /// How long a registration that is durable waits for data planes to hear of it before it is answered all the same: a
 /// data plane that takes longer is about to be lost.
 pub(crate) const ROUTED_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a change of traffic that is durable waits to take effect before it is answered as pending.
+pub(crate) const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests that wait for a preparation.
 pub(crate) const PREPARE_WAITERS_MAX: usize = 1_024;
 /// How much longer than a function's start timeout a preparation may take: code is fetched and unpacked first.

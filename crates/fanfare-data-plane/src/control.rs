@@ -9,14 +9,14 @@ use fanfare_dispatch::Event;
 use fanfare_link::{Dialer, EpochGate, Link};
 use fanfare_types::limits::{FAILURES_PER_REPORT_MAX, HEARTBEAT_INTERVAL, REPORT_INTERVAL};
 use fanfare_types::{
-    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, Protocol, ToDataPlane,
+    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, Protocol, Reach, ToDataPlane,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::endpoint::Endpoint;
-use crate::function::{DEMAND_INTERVAL, Function};
+use crate::function::{DEMAND_INTERVAL, Function, Split};
 use crate::outlet::Outlet;
 use crate::request_id::random_u64;
 use crate::shared::Shared;
@@ -269,22 +269,49 @@ impl Control {
     }
 
     fn function(&mut self, route: &FunctionRoute) {
+        let split = self.split(route);
         if let Some(known) = self.known.get_mut(&route.id) {
             known.stream = self.stream;
             known.function.update(&self.shared, route);
+            known.function.set_split(split);
             return;
         }
         let function = Arc::new(Function::new(route, random_u64(), self.outlet.clone()));
         if self.shared.draining.load(Ordering::Relaxed) {
             function.apply(&self.shared, Event::Drain);
         }
-        self.shared.directory.insert(function.clone());
+        function.set_split(split);
+        if route.reach == Reach::Unit {
+            self.shared.directory.insert_unit(function.clone());
+        } else {
+            self.shared.directory.insert(function.clone());
+        }
         self.known.insert(route.id, Known { function, stream: self.stream });
+    }
+
+    /// Where the function's requests go. Units are told of before the function that names them.
+    fn split(&self, route: &FunctionRoute) -> Option<Split> {
+        let Reach::Shared(traffic) = &route.reach else { return None };
+        let unit = |id: FunctionId| match self.known.get(&id) {
+            Some(known) if id != route.id => Some(known.function.clone()),
+            Some(_) => None,
+            None => {
+                if id != route.id {
+                    tracing::error!(function = %route.name, unit = %id, "not a unit that is known here");
+                }
+                None
+            }
+        };
+        let shares = traffic.shares.iter().map(|share| (unit(share.unit), share.percent)).collect();
+        let tags = traffic.tags.iter().map(|(tag, id)| (tag.clone(), unit(*id))).collect();
+        Some(Split { shares, tags })
     }
 
     fn removed(&mut self, id: FunctionId) {
         if let Some(known) = self.known.remove(&id) {
             self.shared.directory.remove(&known.function);
+            // What it names would keep it, and it what names it.
+            known.function.set_split(None);
             known.function.apply(&self.shared, Event::Removed);
             if !known.function.is_idle() {
                 self.leaving.push(known.function);

@@ -1,14 +1,15 @@
 //! One thread that serves requests, with all that belongs to it alone.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fanfare_policy::{Rng, seeded};
 use tokio_util::task::TaskTracker;
 
 use crate::deadlines::Deadlines;
 use crate::peers::PeerPool;
-use crate::request_id::RequestIds;
+use crate::request_id::{RequestIds, random_u64};
 use crate::shared::Shared;
 
 thread_local! {
@@ -24,6 +25,8 @@ pub(crate) struct Core {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) ids: RequestIds,
+    /// Shares requests out among revisions.
+    pub(crate) chance: RefCell<Rng>,
     pub(crate) deadlines: Rc<Deadlines>,
     pub(crate) peers: PeerPool,
     /// Connections that have changed their protocol, which the server knows no more of.
@@ -40,6 +43,7 @@ impl Core {
             index,
             shared,
             ids: RequestIds::new(),
+            chance: RefCell::new(seeded(random_u64())),
             deadlines: Rc::default(),
             peers: PeerPool::default(),
             upgraded: TaskTracker::new(),

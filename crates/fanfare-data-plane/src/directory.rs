@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fanfare_types::{FunctionName, SandboxId};
+use fanfare_types::{FunctionId, FunctionName, SandboxId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -13,6 +13,8 @@ use crate::function::Function;
 #[derive(Default)]
 pub(crate) struct Directory {
     by_name: papaya::HashMap<FunctionName, Arc<Function>>,
+    /// Those that are reached only through another.
+    units: Mutex<HashMap<FunctionId, Arc<Function>>>,
     /// Whose sandbox it is, from its first grant until nothing is held of it.
     sandboxes: Mutex<HashMap<SandboxId, Arc<Function>>>,
     /// Functions with load to report.
@@ -32,13 +34,22 @@ impl Directory {
         self.by_name.pin().insert(function.name.clone(), function);
     }
 
+    /// Keeps one that is reached only through another.
+    pub(crate) fn insert_unit(&self, unit: Arc<Function>) {
+        self.units.lock().insert(unit.id, unit);
+    }
+
     /// Takes a function out, unless its name is another's by now.
     pub(crate) fn remove(&self, function: &Function) {
+        self.units.lock().remove(&function.id);
         let _ = self.by_name.pin().remove_if(&function.name, |_, found| found.id == function.id);
     }
 
+    /// Every function, and every unit of one.
     pub(crate) fn functions(&self) -> Vec<Arc<Function>> {
-        self.by_name.pin().values().cloned().collect()
+        let mut functions: Vec<_> = self.by_name.pin().values().cloned().collect();
+        functions.extend(self.units.lock().values().cloned());
+        functions
     }
 
     pub(crate) fn sandbox_of(&self, sandbox: SandboxId) -> Option<Arc<Function>> {

@@ -18,19 +18,26 @@ const SYNC_WAIT: Duration = Duration::from_secs(1);
 /// Characters of a client's words that are repeated to it.
 const SHOWN_MAX: usize = 80;
 
-/// A function, and the request target as it sees it; `None`: as the client sent it.
-pub(crate) type Found = (Arc<Function>, Option<String>);
+/// What a request is for.
+pub(crate) struct Found {
+    /// The function that it names.
+    pub(crate) function: Arc<Function>,
+    /// The unit that it names by a tag.
+    pub(crate) tagged: Option<Arc<Function>>,
+    /// The request target as the function sees it; `None`: as the client sent it.
+    pub(crate) target: Option<String>,
+}
 
 /// Finds the function by host (the whole name, then its first label), then by path. Before the control plane has
 /// said what there is, an unknown one may become known.
 pub(crate) async fn find(shared: &Shared, parts: &request::Parts) -> Result<Found, Problem> {
     let host = host(parts);
     if let Some(found) = look_up(shared, host, parts) {
-        return Ok(found);
+        return found;
     }
     let known = synced(shared).await;
     match look_up(shared, host, parts) {
-        Some(found) => Ok(found),
+        Some(found) => found,
         None => Err(known.err().unwrap_or_else(|| unknown(host, parts))),
     }
 }
@@ -47,7 +54,8 @@ pub(crate) async fn by_name(shared: &Shared, name: &str) -> Result<Arc<Function>
 /// Whether the host names a function, so that every path is that function's.
 pub(crate) async fn host_is_a_functions(shared: &Shared, parts: &request::Parts) -> Result<bool, Problem> {
     let Some(host) = Host::parse(host(parts)) else { return Ok(false) };
-    let known = || host.names().any(|name| shared.directory.find(name).is_some());
+    let tagged = || host.tagged().map(|(_, name)| name);
+    let known = || host.names().chain(tagged()).any(|name| shared.directory.find(name).is_some());
     if known() {
         return Ok(true);
     }
@@ -89,15 +97,36 @@ fn path(parts: &request::Parts) -> &str {
     parts.uri.path_and_query().map_or("", |target| target.as_str())
 }
 
-fn look_up(shared: &Shared, host: &str, parts: &request::Parts) -> Option<Found> {
-    if let Some(host) = Host::parse(host)
-        && let Some(function) = host.names().find_map(|name| shared.directory.find(name))
-    {
-        return Some((function, None));
+/// By the host, by the host with a tag, by the path with or without one: the first that names a function.
+fn look_up(shared: &Shared, host: &str, parts: &request::Parts) -> Option<Result<Found, Problem>> {
+    if let Some(host) = Host::parse(host) {
+        if let Some(function) = host.names().find_map(|name| shared.directory.find(name)) {
+            return Some(Ok(Found { function, tagged: None, target: None }));
+        }
+        let found = |(tag, name)| shared.directory.find(name).map(|function| (tag, function));
+        if let Some((tag, function)) = host.tagged().find_map(found) {
+            return Some(tagged(function, tag, None));
+        }
     }
     let (name, rest) = names::by_path(path(parts))?;
-    let function = shared.directory.find(name)?;
-    Some((function, Some(rest.target())))
+    match name.split_once('@') {
+        None => {
+            let function = shared.directory.find(name)?;
+            Some(Ok(Found { function, tagged: None, target: Some(rest.target()) }))
+        }
+        Some((name, tag)) => Some(tagged(shared.directory.find(name)?, tag, Some(rest.target()))),
+    }
+}
+
+fn tagged(function: Arc<Function>, tag: &str, target: Option<String>) -> Result<Found, Problem> {
+    match function.tagged(tag) {
+        Some(unit) => Ok(Found { function, tagged: Some(unit), target }),
+        None => {
+            let tag: String = tag.chars().take(SHOWN_MAX).collect();
+            let detail = format!("the function {} has no tag {tag:?}", function.name);
+            Err(Problem::new(Reason::TagNotFound, detail))
+        }
+    }
 }
 
 fn unknown(host: &str, parts: &request::Parts) -> Problem {

@@ -1,5 +1,6 @@
 //! One function: its queue under a short lock, and those that wait for it.
 
+mod split;
 mod step;
 
 use std::collections::HashMap;
@@ -15,6 +16,10 @@ use fanfare_types::{
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
+
+pub(crate) use split::Split;
+
+use split::Splitting;
 
 use crate::clock;
 use crate::outlet::Outlet;
@@ -36,6 +41,7 @@ pub(crate) struct Function {
     pub(crate) id: FunctionId,
     pub(crate) name: FunctionName,
     owner: AtomicU64,
+    splitting: Splitting,
     inner: Mutex<Inner>,
 }
 
@@ -133,6 +139,7 @@ impl Function {
             id: route.id,
             name: route.name.clone(),
             owner: AtomicU64::new(OWNED_HERE),
+            splitting: Splitting::default(),
             inner: Mutex::new(Inner {
                 queue: FunctionQueue::new(route, seed),
                 upstreams: Vec::new(),
@@ -349,6 +356,7 @@ mod tests {
             request_timeout: Duration::from_secs(60),
             queue_limit: 9,
             balance: Balance::Knative,
+            reach: Default::default(),
         };
         let function = Arc::new(Function::new(&route, 1, Arc::new(Outlet::nowhere())));
         let wait = || match function.arrive(&shared, clock::now(), 0, 0).1 {

@@ -71,6 +71,13 @@ impl Host {
         Some(Host { buffer, len: host.len() })
     }
 
+    /// The tag and the function of each of its [`Host::names`] that is `TAG--NAME`.
+    pub(crate) fn tagged(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.names()
+            .filter_map(|name| name.split_once("--"))
+            .filter(|(tag, name)| !tag.is_empty() && !name.is_empty())
+    }
+
     /// All of it, and then its first label where that is less: the names to look up, in this order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let whole = std::str::from_utf8(&self.buffer[..self.len]).unwrap_or_default();
@@ -106,6 +113,22 @@ mod tests {
         for (path, expected) in cases {
             let got = by_path(path).map(|(name, rest)| (name, rest.target()));
             assert_eq!(got, expected.map(|(name, rest)| (name, rest.to_owned())), "{path}");
+        }
+    }
+
+    #[test]
+    fn tagged_hosts() {
+        let cases: [(&str, &[(&str, &str)]); 6] = [
+            ("canary--hello", &[("canary", "hello")]),
+            ("Canary--Hello.example.com:80", &[("canary", "hello.example.com"), ("canary", "hello")]),
+            ("v2-beta--a--b", &[("v2-beta", "a--b")]),
+            ("hello", &[]),
+            ("--hello", &[]),
+            ("canary--", &[]),
+        ];
+        for (host, expected) in cases {
+            let parsed = Host::parse(host).unwrap();
+            assert_eq!(parsed.tagged().collect::<Vec<_>>(), expected, "{host}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fanfare_http1::{RequestBody, RequestHead};
-use fanfare_types::{Reason, Timestamp};
+use fanfare_types::{FunctionId, Reason, Timestamp};
 use http::header::{HeaderName, HeaderValue};
 use http::{Response, request};
 use tokio::net::TcpStream;
@@ -26,6 +26,8 @@ use crate::upstream::Connection;
 /// Carries the cluster's token on a forwarded request. Its receiver forwards no further, whatever the token; with the
 /// right one it takes the client's address as given.
 pub(crate) const FORWARDED: HeaderName = HeaderName::from_static("x-fanfare-forwarded");
+/// Names the unit that was chosen for a forwarded request, which is chosen once. Believed with the token alone.
+const UNIT: HeaderName = HeaderName::from_static("x-fanfare-unit");
 /// Idle connections kept to one peer, per core.
 const IDLE_MAX: usize = 64;
 /// A connection older than this is not trusted.
@@ -87,6 +89,12 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
+/// The unit that another data plane of this cluster has chosen for a request.
+pub(crate) fn chosen_unit(core: &Core, parts: &request::Parts) -> Option<FunctionId> {
+    let given = parts.headers.get(UNIT).filter(|_| is_forwarded(core, parts))?;
+    given.to_str().ok()?.parse().ok().map(FunctionId)
+}
+
 /// What came of forwarding.
 pub(crate) enum Forwarded {
     Answered(Response<Body>),
@@ -95,11 +103,11 @@ pub(crate) enum Forwarded {
     ServeHere(RequestBody<Payload>, Held),
 }
 
-/// Sends a request on to the data plane at `address`, once. Target and fields are the client's; the answer is the
+/// Sends a request for this unit on to the data plane at this address, once. Target and fields are the client's; the answer is the
 /// owner's, problem documents and timings included.
 pub(crate) async fn forward(
     core: &Rc<Core>,
-    address: &Arc<str>,
+    (address, unit): (&Arc<str>, FunctionId),
     client: &Client,
     parts: &request::Parts,
     mut body: RequestBody<Payload>,
@@ -111,6 +119,7 @@ pub(crate) async fn forward(
     let Some(mut token) = token else { return Forwarded::ServeHere(body, held) };
     token.set_sensitive(true);
     fields.insert(FORWARDED, token);
+    fields.insert(UNIT, HeaderValue::from(unit.0));
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let informational = Some(&client.informational);
     let head = RequestHead { informational, ..RequestHead::new(&parts.method, target, &fields) };

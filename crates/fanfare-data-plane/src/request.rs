@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fanfare_dispatch::Outcome;
+use fanfare_dispatch::{Outcome, Refusal};
 use fanfare_http1::RequestBody;
 use fanfare_types::{Reason, Timestamp};
 use http::header::{CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
@@ -19,7 +19,7 @@ use crate::asynchronous;
 use crate::body::{Body, Held};
 use crate::clock;
 use crate::core::Core;
-use crate::find;
+use crate::find::{self, Found};
 use crate::function::{Answer, Function, Slot, Taken};
 use crate::headers::{self, Client};
 use crate::invoke::{Attempt, Call};
@@ -33,6 +33,8 @@ use crate::trail::Trail;
 use crate::upgrade::Upgrade;
 use crate::wait::{Waiting, wait};
 
+/// On an answer: the number of the revision that served it.
+const REVISION: HeaderName = HeaderName::from_static("x-fanfare-revision");
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 /// Bytes of a request's fields.
 const FIELDS_BYTES_MAX: usize = 64 * 1024;
@@ -149,7 +151,12 @@ async fn answer(
         }
         return answered;
     }
-    let (function, target) = find::find(shared, &parts).await?;
+    let Found { function, tagged, target } = find::find(shared, &parts).await?;
+    // Chosen once, by whoever saw the request first.
+    let unit = peers::chosen_unit(core, &parts)
+        .and_then(|chosen| function.unit(chosen))
+        .or(tagged)
+        .unwrap_or_else(|| function.choose(&mut core.chance.borrow_mut()));
     let forwarded = peers::is_forwarded(core, &parts);
     let upgrade = Upgrade::take(parts.version, &parts.headers, &mut parts.extensions);
     let trailers = headers::accepts_trailers(&parts.headers);
@@ -174,10 +181,10 @@ async fn answer(
     if !travelled
         && upgrade.is_none()
         && !trailers
-        && let Some(address) = function.owner().and_then(|owner| shared.peer(owner))
+        && let Some(address) = unit.owner().and_then(|owner| shared.peer(owner))
     {
-        let deadline = accepted + function.request_timeout();
-        match peers::forward(core, &address, client, &parts, body.whole(), deadline, held).await {
+        let deadline = accepted + unit.request_timeout();
+        match peers::forward(core, (&address, unit.id), client, &parts, body.whole(), deadline, held).await {
             Forwarded::Answered(response) => {
                 // The owner remembers it.
                 trail.forget();
@@ -189,7 +196,7 @@ async fn answer(
             Forwarded::ServeHere(whole, still) => (body, held) = (Unsent::Again(whole), still),
         }
     }
-    let work = Work { parts, target, upgrade, trailers, accepted, assigned: None };
+    let work = Work { parts, target, upgrade, trailers, accepted, unit, assigned: None };
     invoke(core, client, &function, work, body, held, trail).await.map_err(|failure| failure.of(function))
 }
 
@@ -220,6 +227,8 @@ struct Work {
     /// The client takes trailers.
     trailers: bool,
     accepted: Timestamp,
+    /// What of the function is to serve it.
+    unit: Arc<Function>,
     /// Told of each slot that it gets.
     assigned: Option<OnSlot>,
 }
@@ -253,7 +262,9 @@ pub(crate) async fn attempt(
         let detail = format!("{} requests are held; no more may be", core.shared.options.requests_max);
         return Err(Unanswered { problem: Problem::new(Reason::DataPlaneFull, detail), reached: false });
     };
-    let work = Work { parts, target: None, upgrade: None, trailers, accepted, assigned: Some(assigned) };
+    let unit = function.choose(&mut core.chance.borrow_mut());
+    let assigned = Some(assigned);
+    let work = Work { parts, target: None, upgrade: None, trailers, accepted, unit, assigned };
     // Its client has left long ago.
     let client = Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     let mut trail = Trail::new(core.clone(), &id, accepted);
@@ -293,11 +304,12 @@ impl Unsent {
     }
 }
 
-/// Gets a slot and sends the request; again with another sandbox as long as it provably reached none.
+/// Gets a slot and sends the request; again with another sandbox as long as it provably reached none. A unit that is no
+/// longer named refuses those that wait for it: they go where requests of `named` go by then.
 async fn invoke(
     core: &Rc<Core>,
     client: &Client,
-    function: &Arc<Function>,
+    named: &Arc<Function>,
     mut work: Work,
     mut body: Unsent,
     mut held: Held,
@@ -309,8 +321,10 @@ async fn invoke(
         None => work.parts.uri.path_and_query().map_or("/", |target| target.as_str()),
     };
     let accepted = work.accepted;
-    let (place, mut taken) = function.arrive(shared, accepted, affinity(target), core.lane());
-    trail.arrived(function.id, &place);
+    let mut function = work.unit;
+    let (key, lane) = (affinity(target), core.lane());
+    let (mut place, mut taken) = function.arrive(shared, accepted, key, lane);
+    trail.arrived(named.id, &place);
     if let Some(tracer) = &shared.tracer {
         trail.traced(tracer.begin(&mut work.parts.headers, core.ids.numbers()));
     }
@@ -319,12 +333,11 @@ async fn invoke(
     let mut call = Call { core, client, method, target, headers, accepted, upgrade, trailers, trail };
     let mut last = None;
     for _ in 0..ATTEMPTS_MAX {
-        let slot = match taken {
-            Taken::Now(Answer::Slot(slot)) => slot,
-            Taken::Now(Answer::Refused(refusal)) => return Err(Problem::refused(&refusal).into()),
+        let answer = match taken {
+            Taken::Now(answer) => answer,
             Taken::Later(answer) => tokio::select! {
                 biased;
-                slot = wait(shared, function, place, answer) => slot?,
+                answer = wait(shared, &function, place, answer) => answer?,
                 // Dropping the wait leaves the queue.
                 error = body.client_failed() => {
                     let detail = format!("the request's body broke off while it waited: {error}");
@@ -332,6 +345,16 @@ async fn invoke(
                 }
             },
         };
+        let slot = match answer {
+            Answer::Slot(slot) => slot,
+            Answer::Refused(Refusal::Removed) if !Arc::ptr_eq(&function, named) => {
+                function = named.choose(&mut core.chance.borrow_mut());
+                (place, taken) = function.arrive(shared, accepted, key, lane);
+                continue;
+            }
+            Answer::Refused(refusal) => return Err(Problem::refused(&refusal).into()),
+        };
+        let revision = slot.upstream.revision_value.clone();
         if let Some(assigned) = &work.assigned {
             assigned(&slot);
         }
@@ -342,7 +365,10 @@ async fn invoke(
             whole.inner_mut().watch(progress);
         }
         match call.attempt(lease, whole, held).await {
-            Attempt::Answered(response) => return Ok(response),
+            Attempt::Answered(mut response) => {
+                response.headers_mut().insert(REVISION, revision);
+                return Ok(response);
+            }
             Attempt::Failed(problem, timing) => {
                 return Err(Failure { problem, timing: Some(timing), function: None });
             }
@@ -359,7 +385,7 @@ async fn invoke(
             function.finish(shared, &slot, Outcome::NeverSent, clock::now());
         }
         Taken::Now(Answer::Refused(_)) => {}
-        Taken::Later(answer) => drop(Waiting::new(shared, function, place, answer)),
+        Taken::Later(answer) => drop(Waiting::new(shared, &function, place, answer)),
     }
     let why = last.map(|why| why.to_string()).unwrap_or_default();
     let detail = format!("{ATTEMPTS_MAX} sandboxes could not be reached, the last because: {why}");

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fanfare_types::{GoneCause, NodeId, Protocol, SandboxId, Timestamp};
+use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -33,6 +34,8 @@ pub(crate) struct Upstream {
     pub(crate) node: NodeId,
     /// What it runs.
     pub(crate) revision: u32,
+    /// The same, as answers carry it.
+    pub(crate) revision_value: HeaderValue,
     pub(crate) endpoint: Endpoint,
     pub(crate) protocol: Protocol,
     pool: Mutex<Pool>,
@@ -70,6 +73,7 @@ impl Upstream {
             sandbox,
             node,
             revision,
+            revision_value: HeaderValue::from(revision),
             endpoint,
             protocol,
             pool: Mutex::new(Pool::default()),

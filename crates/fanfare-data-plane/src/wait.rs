@@ -7,29 +7,25 @@ use fanfare_types::Reason;
 use tokio::sync::oneshot;
 
 use crate::clock;
-use crate::function::{Answer, Function, Place, Slot};
+use crate::function::{Answer, Function, Place};
 use crate::problem::Problem;
 use crate::shared::Shared;
 
-/// Waits for a slot, at most until the request's deadline. A request that is dropped meanwhile leaves the queue, or
+/// Waits for a slot or a refusal, at most until the request's deadline. A request that is dropped meanwhile leaves the queue, or
 /// gives back the slot that was just on its way.
 pub(crate) async fn wait(
     shared: &Shared,
     function: &Arc<Function>,
     place: Place,
     answer: oneshot::Receiver<Answer>,
-) -> Result<Slot, Problem> {
+) -> Result<Answer, Problem> {
     let mut waiting = Waiting::new(shared, function, place, answer);
     loop {
         let until = clock::instant(place.deadline);
         match tokio::time::timeout_at(until, &mut waiting.answer).await {
             Ok(answer) => {
                 waiting.answered = true;
-                return match answer {
-                    Ok(Answer::Slot(slot)) => Ok(slot),
-                    Ok(Answer::Refused(refusal)) => Err(Problem::refused(&refusal)),
-                    Err(_) => Err(Problem::new(Reason::Internal, "the queue lost the request")),
-                };
+                return answer.map_err(|_| Problem::new(Reason::Internal, "the queue lost the request"));
             }
             // The queue refuses all whose time is over; the answer is here at once.
             Err(_) => function.apply(shared, Event::Tick),

@@ -18,6 +18,7 @@ pub(crate) fn route(revision: u32, concurrency: u32, queue_limit: u32, balance: 
         request_timeout: Duration::from_secs(60),
         queue_limit,
         balance,
+        reach: Default::default(),
     }
 }
 

@@ -212,7 +212,7 @@ impl Engine {
                     function: *id,
                     idle_sandboxes,
                     ready: active.counts.ready.saturating_sub(asked),
-                    min: function.spec.scaling.min,
+                    min: function.minimum(*id),
                     idle_since: active.idle_since,
                     request,
                 });

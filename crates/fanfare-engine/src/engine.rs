@@ -14,6 +14,7 @@ use crate::function::Function;
 use crate::nodes::{Node, Unprepared};
 use crate::orders::Orders;
 use crate::sandbox::{Phase, Sandbox};
+use crate::traffic::PendingTraffic;
 use crate::{Command, EngineConfig, Event};
 
 /// The control plane's state. See the crate's documentation for where each decision is made.
@@ -46,6 +47,8 @@ pub struct Engine {
     pub(crate) awaited_nodes: BTreeSet<NodeId>,
     /// Leases that data planes stated for sandboxes that no node has stated yet.
     pub(crate) claims: BTreeMap<SandboxId, Claim>,
+    /// Changes of functions' traffic that have not taken effect.
+    pub(crate) pending_traffic: BTreeMap<FunctionId, PendingTraffic>,
     /// The beginning of the term, in which sandboxes of an earlier leader are adopted.
     pub(crate) recovering: bool,
     /// Nodes that have connected in this term: what such a node has and this side does not know was given up.
@@ -92,6 +95,8 @@ pub(crate) enum Timer {
     Retry(FunctionId),
     /// Requests have waited with no node that could run them.
     NoNode(FunctionId),
+    /// What a change of the function's traffic waits for should be there by now.
+    Traffic(FunctionId),
     /// No node that could prepare the revision has connected.
     Unprepared(RevisionId),
     /// Idle sandboxes may be asked back again.
@@ -124,6 +129,7 @@ impl Engine {
             awaited_data_planes: config.known_data_planes.iter().copied().collect(),
             awaited_nodes: config.known_nodes.iter().copied().collect(),
             claims: BTreeMap::new(),
+            pending_traffic: BTreeMap::new(),
             recovering: true,
             nodes_seen: BTreeSet::new(),
             started_at: None,
@@ -149,6 +155,10 @@ impl Engine {
             Event::Tick => {}
             Event::FunctionSet { id, spec } => self.function_set(now, id, spec, out),
             Event::FunctionKept { id, spec } => self.function_kept(now, id, spec, out),
+            Event::UnitSet { id, spec } => self.unit_set(now, id, spec, false, out),
+            Event::UnitKept { id, spec } => self.unit_set(now, id, spec, true, out),
+            Event::TrafficSet { function, traffic } => self.traffic_set(now, function, traffic, out),
+            Event::TrafficKept { function, traffic } => self.traffic_kept(function, traffic),
             Event::FailureKept { id, failure } => self.failure_kept(now, id, failure),
             Event::FunctionRemoved(function) => self.function_removed(now, function, out),
             Event::PrepareRequested { id, spec } => self.prepare_requested(now, id, spec, out),
@@ -253,6 +263,7 @@ impl Engine {
                 Timer::Recheck(function) => self.recheck_timer(now, function, out),
                 Timer::Retry(function) => self.retry_timer(now, function, out),
                 Timer::NoNode(function) => self.no_node_timer(now, function, out),
+                Timer::Traffic(function) => self.traffic_timer(now, function, out),
                 Timer::Unprepared(revision) => self.unprepared_timer(now, revision, out),
                 Timer::MakeRoom => self.room_wanted = true,
                 Timer::Overdue(sandbox) => self.overdue(now, sandbox, out),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
-    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode,
+    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic,
 };
 
 /// Something that happened.
@@ -33,7 +33,35 @@ pub enum Event {
         /// Why.
         failure: StartFailure,
     },
-    /// A function is deleted, durably.
+    /// An earlier revision is named by traffic or a tag, durably: it is run beside the latest one.
+    UnitSet {
+        /// The id of its own by which it is run, and its number among the function's revisions.
+        id: RevisionId,
+        /// What it is.
+        spec: Arc<FunctionSpec>,
+    },
+    /// The same, in an earlier term.
+    UnitKept {
+        /// The id of its own by which it is run, and its number among the function's revisions.
+        id: RevisionId,
+        /// What it is.
+        spec: Arc<FunctionSpec>,
+    },
+    /// A function's requests are to be shared so; `None`: all for the latest revision. Units come before.
+    TrafficSet {
+        /// The function.
+        function: FunctionId,
+        /// How.
+        traffic: Option<Arc<Traffic>>,
+    },
+    /// They were shared so in an earlier term.
+    TrafficKept {
+        /// The function.
+        function: FunctionId,
+        /// How.
+        traffic: Arc<Traffic>,
+    },
+    /// A function is deleted, durably; or a unit is no longer named.
     FunctionRemoved(FunctionId),
     /// Somebody wants to know whether this revision of a function can start, be it the current one or another.
     PrepareRequested {
@@ -102,6 +130,8 @@ pub enum Command {
         /// Whether a sandbox of it starts.
         result: Result<(), StartFailure>,
     },
+    /// The last change of this function's traffic has taken effect.
+    TrafficSwitched(FunctionId),
     /// A deleted function has no sandbox left.
     FunctionDrained(FunctionId),
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fanfare_policy::Autoscaler;
 use fanfare_types::{
-    DataPlaneId, FunctionId, FunctionLoad, FunctionSpec, NodeId, RevisionId, SandboxId, ScalingPolicy,
-    StartFailure, Timestamp,
+    DataPlaneId, FunctionId, FunctionLoad, FunctionRoute, FunctionSpec, NodeId, Reach, RevisionId, SandboxId,
+    ScalingPolicy, StartFailure, Timestamp,
 };
 
 use crate::failures::FailureCount;
@@ -39,6 +39,8 @@ pub(crate) struct Function {
     pub(crate) spec: Arc<FunctionSpec>,
     pub(crate) revision: u32,
     pub(crate) removed: bool,
+    /// How requests come to it, as data planes know it.
+    pub(crate) reach: Reach,
     /// An earlier leader registered it.
     pub(crate) kept: bool,
     /// The longest that a request in one of its sandboxes, of whatever revision, may take.
@@ -60,6 +62,7 @@ impl Function {
             spec,
             revision,
             removed: false,
+            reach: Reach::Named,
             kept: false,
             request_timeout_max,
             last_failure: None,
@@ -67,6 +70,11 @@ impl Function {
             told: BTreeSet::new(),
             active: None,
         }
+    }
+
+    /// What data planes are to know of it.
+    pub(crate) fn route(&self, id: FunctionId) -> FunctionRoute {
+        FunctionRoute { reach: self.reach.clone(), ..self.spec.route(self.revision_id(id)) }
     }
 
     pub(crate) fn revision_id(&self, id: FunctionId) -> RevisionId {

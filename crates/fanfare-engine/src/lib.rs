@@ -34,6 +34,7 @@ pub mod scale;
 mod status;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod unplaceable;
 
 pub use config::EngineConfig;

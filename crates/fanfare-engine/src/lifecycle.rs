@@ -79,6 +79,9 @@ impl Engine {
         if replaces_old {
             self.retire_old_revisions(now, revision.function, out);
         }
+        if !self.pending_traffic.is_empty() {
+            self.traffic_progress(now, revision.function, out);
+        }
     }
 
     /// A sandbox did not come up.

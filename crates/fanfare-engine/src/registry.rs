@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_types::{FunctionId, FunctionSpec, RevisionId, StartFailure, StopMode, Timestamp, ToDataPlane};
+use fanfare_types::{
+    FunctionId, FunctionRoute, FunctionSpec, RevisionId, StartFailure, StopMode, Timestamp, ToDataPlane,
+};
 
 use crate::Command;
 use crate::capacity::OrderCause;
@@ -20,7 +22,8 @@ impl Engine {
         spec: Arc<FunctionSpec>,
         out: &mut Vec<Command>,
     ) {
-        let message = ToDataPlane::Functions(vec![spec.route(id)]);
+        let reach = self.functions.get(&id.function).map(|f| f.reach.clone()).unwrap_or_default();
+        let message = ToDataPlane::Functions(vec![FunctionRoute { reach, ..spec.route(id) }]);
         self.tell_all_data_planes(&message, out);
         let initial = spec.scaling.initial.max(spec.scaling.min);
         if let Some(function) = self.functions.get_mut(&id.function) {
@@ -40,7 +43,8 @@ impl Engine {
             self.functions.insert(id.function, Function::new(spec, id.number));
             self.assign_owner(id.function, out);
         }
-        if initial > 0 || self.always_wants_some(id.function) {
+        let reachable = self.functions.get(&id.function).is_some_and(|f| f.reachable(id.function));
+        if reachable && (initial > 0 || self.always_wants_some(id.function)) {
             self.begin_initial(now, id.function, initial, out);
         }
     }
@@ -54,7 +58,9 @@ impl Engine {
         out: &mut Vec<Command>,
     ) {
         let minimum = spec.scaling.min;
-        self.functions.insert(id.function, Function { kept: true, ..Function::new(spec, id.number) });
+        let reach = self.functions.get(&id.function).map(|f| f.reach.clone()).unwrap_or_default();
+        let function = Function { kept: true, reach, ..Function::new(spec, id.number) };
+        self.functions.insert(id.function, function);
         self.assign_owner(id.function, out);
         if minimum > 0 || self.always_wants_some(id.function) {
             self.begin_initial(now, id.function, minimum, out);
@@ -70,13 +76,19 @@ impl Engine {
     }
 
     /// Whether the function's policy wants sandboxes though nobody calls it.
-    fn always_wants_some(&self, id: FunctionId) -> bool {
+    pub(crate) fn always_wants_some(&self, id: FunctionId) -> bool {
         self.functions
             .get(&id)
             .is_some_and(|f| matches!(f.spec.scaling.policy, fanfare_types::ScalingPolicy::Fixed(n) if n > 0))
     }
 
-    fn begin_initial(&mut self, now: Timestamp, id: FunctionId, initial: u32, out: &mut Vec<Command>) {
+    pub(crate) fn begin_initial(
+        &mut self,
+        now: Timestamp,
+        id: FunctionId,
+        initial: u32,
+        out: &mut Vec<Command>,
+    ) {
         let Some(function) = self.functions.get_mut(&id) else { return };
         let fixed = match function.spec.scaling.policy {
             fanfare_types::ScalingPolicy::Fixed(sandboxes) => sandboxes,
@@ -154,6 +166,9 @@ impl Engine {
 
     /// Deletes a function: waiting requests are refused, running ones finish, then its sandboxes stop.
     pub(crate) fn function_removed(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        if self.leaves_later(id) {
+            return;
+        }
         let Some(function) = self.functions.get_mut(&id).filter(|f| !f.removed) else { return };
         function.removed = true;
         if let Some(active) = &mut function.active {
@@ -178,6 +193,7 @@ impl Engine {
         let moves = self.owners.remove_function(id);
         self.tell_moves(&moves, None, out);
         self.drained_if_empty(id, out);
+        self.drop_pending_traffic(now, id, out);
     }
 
     /// Forgets a deleted function once nothing of it is left.

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, ExitCause, FunctionId, GoneCause, NodeHello, NodeId, Resources, SandboxId,
-    SandboxRecord, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
+    DataPlaneHello, DataPlaneId, ExitCause, FunctionId, GoneCause, NodeHello, NodeId, Reach, Resources,
+    SandboxId, SandboxRecord, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
 };
 
 use crate::Command;
 use crate::engine::{DataPlane, Engine};
+use crate::function::Function;
 use crate::nodes::Node;
 use crate::sandbox::Phase;
 
@@ -134,12 +135,10 @@ impl Engine {
         let newcomer =
             self.data_planes.insert(id, DataPlane { name, address, incarnation, draining: false }).is_none();
         self.tell_data_plane(id, ToDataPlane::Welcome { you: id, epoch: self.config.epoch }, out);
-        let routes: Vec<_> = self
-            .functions
-            .iter()
-            .filter(|(_, f)| !f.removed)
-            .map(|(function, f)| f.spec.route(f.revision_id(*function)))
-            .collect();
+        let named = |f: &Function| f.reach != Reach::Unit;
+        let of = |units: bool| self.functions.iter().filter(move |(_, f)| !f.removed && named(f) != units);
+        // Units first: whoever is told of one that names them must know them.
+        let routes: Vec<_> = of(true).chain(of(false)).map(|(function, f)| f.route(*function)).collect();
         for chunk in routes.chunks(FUNCTIONS_PER_MESSAGE) {
             self.tell_data_plane(id, ToDataPlane::Functions(chunk.to_vec()), out);
         }

@@ -133,6 +133,7 @@ impl Engine {
         self.grant_free(id, out);
         let Some(function) = self.functions.get_mut(&id).filter(|f| !f.removed) else { return };
         let spec = function.spec.clone();
+        let function_minimum = function.minimum(id);
         let ready = function.active_mut().counts.ready;
         let max = function.demand_max(ready);
         let active = function.active_mut();
@@ -145,7 +146,7 @@ impl Engine {
             concurrency: spec.sizing.concurrency,
             ready: active.counts.ready,
             starting: active.counts.starting,
-            min: spec.scaling.min,
+            min: function_minimum,
             max,
             activation: spec.scaling.activation,
             execution: totals.execution,
@@ -204,7 +205,7 @@ impl Engine {
             return;
         }
         let running = active.in_flight().div_ceil(function.spec.sizing.concurrency.max(1));
-        let needed = running.max(active.desired).max(function.spec.scaling.min).max(active.old_ready.min(1));
+        let needed = running.max(active.desired).max(function.minimum(id)).max(active.old_ready.min(1));
         let surplus = active.coming_or_ready().saturating_sub(needed).min(active.counts.starting);
         // Each is called back once: one that goes on has begun.
         let more = surplus.saturating_sub(active.counts.called_back) as usize;
@@ -234,7 +235,7 @@ impl Engine {
     pub(crate) fn scale_timer(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
         let cpu = self.cpu_of(id);
         let Some(function) = self.functions.get_mut(&id) else { return };
-        let cpu_request_milli = function.spec.sizing.request.cpu_milli;
+        let (cpu_request_milli, reachable) = (function.spec.sizing.request.cpu_milli, function.reachable(id));
         let active = function.active_mut();
         active.timer_at = None;
         let totals = active.totals();
@@ -251,7 +252,7 @@ impl Engine {
         }
         if now >= active.decide_at {
             active.decide_at = now + active.autoscaler.tick();
-            let input = ScaleInput { ready: active.counts.ready, reachable: true, cpu_request_milli };
+            let input = ScaleInput { ready: active.counts.ready, reachable, cpu_request_milli };
             let decision = active.autoscaler.decide(now, input);
             if decision.sandboxes != active.desired {
                 active.record(now, decision.sandboxes, format!("autoscaler: {}", decision.reason));

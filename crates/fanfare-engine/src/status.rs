@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_types::{
-    DataPlaneId, Epoch, FunctionId, NodeId, Reason, Resources, SandboxId, StartFailure, Timestamp,
+    DataPlaneId, Epoch, FunctionId, NodeId, Reach, Reason, Resources, SandboxId, StartFailure, Timestamp,
 };
 
 use crate::Engine;
@@ -42,6 +42,8 @@ pub struct FunctionStatus {
     pub last_reason: Option<Reason>,
     /// Whether sandboxes are wanted for which there is no room.
     pub lacks_room: bool,
+    /// Whether a change of its traffic has not taken effect yet.
+    pub traffic_pending: bool,
     /// Its sandboxes.
     pub sandboxes: Vec<SandboxStatus>,
     /// The last failed start since the last success or update.
@@ -160,6 +162,7 @@ impl Engine {
             failed: 0,
             last_reason: None,
             lacks_room: false,
+            traffic_pending: self.traffic_pending(id),
             sandboxes: Vec::new(),
             last_failure,
             failures: Vec::new(),
@@ -225,7 +228,7 @@ impl Engine {
         let in_phase = |phase| self.sandboxes.values().filter(|s| s.phase == phase).count();
         ClusterStatus {
             epoch: self.config.epoch,
-            functions: self.functions.values().filter(|f| !f.removed).count(),
+            functions: self.functions.values().filter(|f| !f.removed && f.reach != Reach::Unit).count(),
             sandboxes_ready: in_phase(Phase::Ready),
             sandboxes_starting: in_phase(Phase::Starting),
             capacity: self.capacity(),

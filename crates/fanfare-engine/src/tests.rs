@@ -6,4 +6,5 @@ mod condemned;
 mod faults;
 mod plane;
 mod retire;
+mod traffic;
 mod world;

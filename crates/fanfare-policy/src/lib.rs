@@ -12,6 +12,7 @@ mod hash;
 mod place;
 mod random;
 mod route;
+mod traffic;
 
 pub use autoscale::{
     Autoscaler, CpuFigures, KpaFigures, LoadSample, STABLE_WINDOW_MAX, ScaleDecision, ScaleInput, ScaleReason,
@@ -23,3 +24,4 @@ pub use place::{Ledger, NoRoom, NodeEntry, PlaceReason, Placed, Placement, Place
 pub use rand::RngExt;
 pub use random::{Rng, seeded};
 pub use route::{Move, Owners, owners};
+pub use traffic::choose_share;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits;
-use crate::{FunctionId, FunctionName, Resources, RevisionId, Scaling};
+use crate::{FunctionId, FunctionName, Reach, Resources, RevisionId, Scaling};
 
 /// Why a name was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,6 +268,7 @@ impl FunctionSpec {
             idle_timeout: self.timeouts.idle,
             queue_limit: self.queue_limit,
             balance: self.balance,
+            reach: Reach::Named,
         }
     }
 }
@@ -312,6 +313,8 @@ pub struct FunctionRoute {
     pub queue_limit: u32,
     /// Choice among free slots.
     pub balance: Balance,
+    /// How requests come to it.
+    pub reach: Reach,
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod asynchronous;
 mod contexts;
 mod invoke;
+mod revisions;
 mod roles;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub(crate) use asynchronous::{
 };
 pub(crate) use contexts::{ContextAddArgs, ContextArgs, ContextCommand, ContextListArgs, ContextNameArgs};
 pub(crate) use invoke::InvokeArgs;
+pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
 };
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     Update(UpdateArgs),
     Rollback(RollbackArgs),
     Revisions(RevisionsArgs),
+    Traffic(TrafficArgs),
+    Tag(TagArgs),
     Delete(DeleteArgs),
     Logs(LogsArgs),
     Explain(ExplainArgs),
@@ -228,37 +232,6 @@ pub(crate) struct UpdateArgs {
     // The last one: its heading would hold for what follows.
     #[command(flatten)]
     pub(crate) settings: SettingsArgs,
-}
-
-/// List the revisions of a function that are kept: traffic, tags, sandboxes, and why one does not start.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare revisions hello
-  fanfare revisions hello -o wide     with the last log lines of those that do not start")]
-pub(crate) struct RevisionsArgs {
-    /// The function.
-    #[arg(value_parser = function_name, add = function_names())]
-    pub(crate) name: FunctionName,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-/// Register again, as a new revision, what the one before was; again: forth. Or what any one was that is kept.
-#[derive(ClapArgs, Debug)]
-#[command(before_help = "\
-Examples:
-  fanfare rollback hello
-  fanfare rollback hello@3
-  fanfare rollback hello --no-wait")]
-pub(crate) struct RollbackArgs {
-    /// The function, and which revision; otherwise the newest before the current one that is not known to be broken.
-    #[arg(value_name = "NAME[@REVISION]", value_parser = revision_name, add = function_names())]
-    pub(crate) revision: (FunctionName, Option<u32>),
-    #[command(flatten)]
-    pub(crate) wait: WaitArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// Delete functions.
@@ -406,18 +379,6 @@ pub(crate) struct ManArgs {
 
 fn function_name(text: &str) -> Result<FunctionName, String> {
     FunctionName::new(text).map_err(|e| format!("the name {e}"))
-}
-
-/// `NAME` or `NAME@REVISION`.
-fn revision_name(text: &str) -> Result<(FunctionName, Option<u32>), String> {
-    match text.split_once('@') {
-        None => Ok((function_name(text)?, None)),
-        Some((name, number)) => {
-            let number = number.strip_prefix('v').unwrap_or(number).parse().ok().filter(|number| *number > 0);
-            let number = number.ok_or("a revision is a number from 1 on, as in hello@3")?;
-            Ok((function_name(name)?, Some(number)))
-        }
-    }
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use fanfare_api::{
     BlobDocument, ClusterStatusDocument, DeployResult, FunctionDocument, FunctionListDocument,
     FunctionStatusDocument, FunctionSummaryDocument, PROBLEM_CONTENT_TYPE, PrepareResult, Problem,
-    RequestExplanationDocument, RevisionListDocument, RollbackDocument,
+    RequestExplanationDocument, RevisionListDocument, RollbackDocument, TrafficDocument, TrafficResult,
 };
 use fanfare_types::{CodeDigest, FunctionName, Reason, limits};
 use http::{Method, Request, Response, StatusCode, header};
@@ -228,6 +228,16 @@ impl Client {
     ) -> Result<DeployResult, Failure> {
         let path = format!("/v1/functions/{name}/rollback");
         let result = self.send_json(Method::POST, &path, &RollbackDocument { to }).await;
+        self.suggesting(name, result).await
+    }
+
+    /// Shares a function's requests so, as far as the document says it.
+    pub(crate) async fn put_traffic(
+        &self,
+        name: &FunctionName,
+        change: &TrafficDocument,
+    ) -> Result<TrafficResult, Failure> {
+        let result = self.send_json(Method::PUT, &format!("/v1/functions/{name}/traffic"), change).await;
         self.suggesting(name, result).await
     }
 

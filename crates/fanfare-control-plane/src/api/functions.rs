@@ -129,7 +129,7 @@ pub(super) async fn get(
     name: Name,
 ) -> Result<Json<FunctionStatusDocument>, Failure> {
     let function = find(&app, &path(name)?)?;
-    let (now, statuses) = statuses(&app, vec![function.id.function], true).await?;
+    let (now, statuses) = statuses(&app, function.parts(), true).await?;
     Ok(Json(describe(&function, &statuses, now)))
 }
 
@@ -247,7 +247,7 @@ pub(super) async fn register(app: &App, change: Change, spec: &FunctionSpec) -> 
         }
         Done::Updated(id) => deployed(id, DeployOutcome::Updated).into_response(),
         Done::Unchanged(id) => deployed(id, DeployOutcome::Unchanged).into_response(),
-        Done::Deleted | Done::Noted | Done::Peer(_) => {
+        Done::Deleted | Done::Routed | Done::Noted | Done::Peer(_) => {
             return Err(Failure::new(Reason::Internal, "a registration ended as something else"));
         }
     })
@@ -255,7 +255,7 @@ pub(super) async fn register(app: &App, change: Change, spec: &FunctionSpec) -> 
 
 /// Waits until every connected data plane knows of a change, so that whoever reads the answer can act on it by any of
 /// them. The change stands either way.
-async fn routed(app: &App, name: &str) {
+pub(super) async fn routed(app: &App, name: &str) {
     let (answer, answered) = oneshot::channel();
     // An error is the end of the control plane.
     let wait = async { app.engine.send(Input::Barrier { answer }).await.is_ok() && answered.await.is_ok() };
@@ -320,6 +320,7 @@ fn describe(
         decisions: status.map(|status| decisions(status, now)).unwrap_or_default(),
         failures: status.map(|status| failures(status, now)).unwrap_or_default(),
         last_failure: last_failure(function, status, now),
+        traffic_pending: status.is_some_and(|status| status.traffic_pending),
         revisions: revisions::documents(function, statuses, now),
     }
 }

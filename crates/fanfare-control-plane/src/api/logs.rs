@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use fanfare_api::{FieldError, LogLineDocument, LogStreamName, Problem, parse_duration};
 use fanfare_link::{LogRecord, LogStream};
-use fanfare_types::{FunctionId, LogSelect, NodeId, Reason, ToNode};
+use fanfare_types::{FunctionId, FunctionName, LogSelect, NodeId, Reason, ToNode};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream, SelectAll};
 use http::header;
@@ -102,7 +102,7 @@ pub(super) async fn logs(
     query: Result<Query<LogsQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let query = body::query(query)?;
-    let function = find(&app, &path(name)?)?.id.function;
+    let function = find(&app, &path(name)?)?;
     let tail = query.tail.unwrap_or(LOG_TAIL_DEFAULT);
     if tail > LOG_TAIL_MAX {
         return Err(FieldError::new("tail", tail, format!("0 to {LOG_TAIL_MAX}")).into());
@@ -113,11 +113,12 @@ pub(super) async fn logs(
             format!("{LOG_READERS_MAX} requests for logs are open, which is the limit"),
         )
     })?;
-    let (select, note) = query.select(&app, function).await?;
+    let (select, note) = query.select(&app, function.id.function).await?;
     let (out, lines) = mpsc::channel(LOG_QUEUE_LINES);
     let reader = Reader {
         app,
-        function,
+        name: function.spec.name.clone(),
+        parts: function.parts(),
         select,
         note,
         out,
@@ -132,25 +133,30 @@ pub(super) async fn logs(
 
 struct Reader {
     app: Arc<App>,
-    function: FunctionId,
+    name: FunctionName,
+    /// The function, and what runs earlier revisions of it beside the latest.
+    parts: Vec<FunctionId>,
     select: LogSelect,
     /// What is to be said first.
     note: Option<String>,
     out: mpsc::Sender<Bytes>,
-    positions: BTreeMap<NodeId, Position>,
+    positions: BTreeMap<Source, Position>,
     names: BTreeMap<NodeId, Arc<str>>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// How far a node's lines were read.
+/// Whose lines, and of which part of the function: each node counts each part's lines.
+type Source = (NodeId, FunctionId);
+
+/// How far a source's lines were read.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     logs: u64,
     seq: u64,
 }
 
-/// Lines of several nodes as they come; `None` when a node's end.
-type Lines = SelectAll<BoxStream<'static, (NodeId, Option<LogRecord>)>>;
+/// Lines of several sources as they come; `None` when a source's end.
+type Lines = SelectAll<BoxStream<'static, (Source, Option<LogRecord>)>>;
 
 /// The reader has left, or the control plane is stopping.
 struct Gone;
@@ -173,29 +179,30 @@ impl Reader {
 
     /// Sends the last lines of all nodes together, in the order of their clocks.
     async fn tail(&mut self, tail: u32) -> Result<(), Gone> {
-        let nodes = self.nodes().await?;
-        let mut incomplete: BTreeSet<NodeId> = nodes.iter().map(|node| node.id).collect();
+        let sources = self.sources().await?;
+        let mut incomplete: BTreeSet<Source> = sources.iter().map(|(node, part)| (node.id, *part)).collect();
         let mut lines = Lines::new();
-        self.ask(&nodes, tail, false, &mut lines).await?;
-        let mut newest: BTreeMap<(u64, NodeId, u64), LogRecord> = BTreeMap::new();
+        self.ask(&sources, tail, false, &mut lines).await?;
+        let mut newest: BTreeMap<(u64, Source, u64), LogRecord> = BTreeMap::new();
         // A node that is slow is waited for, one that is silent is not.
-        while let Ok(Some((node, line))) = tokio::time::timeout(LOG_NODE_TIMEOUT, lines.next()).await {
+        while let Ok(Some((source, line))) = tokio::time::timeout(LOG_NODE_TIMEOUT, lines.next()).await {
             let Some(line) = line else {
-                incomplete.remove(&node);
+                incomplete.remove(&source);
                 continue;
             };
-            if let Some(position) = self.positions.get_mut(&node) {
+            if let Some(position) = self.positions.get_mut(&source) {
                 position.seq = position.seq.max(line.seq);
             }
-            newest.insert((line.time_unix_ms, node, line.seq), line);
+            newest.insert((line.time_unix_ms, source, line.seq), line);
             if newest.len() > tail as usize {
                 newest.pop_first();
             }
         }
-        for ((_, node, _), line) in newest {
+        for ((_, (node, _), _), line) in newest {
             self.send(node, line).await?;
         }
-        for node in incomplete {
+        let silent: BTreeSet<NodeId> = incomplete.into_iter().map(|(node, _)| node).collect();
+        for node in silent {
             let said = format!("the node sent nothing for {LOG_NODE_TIMEOUT:?}; lines of it may be missing");
             self.say(Some(node), said).await?;
         }
@@ -217,23 +224,24 @@ impl Reader {
                 () = out.closed() => return Err(Gone),
                 () = shutdown.cancelled() => return Err(Gone),
                 _ = look.tick() => {
-                    let mut nodes = self.nodes().await?;
-                    nodes.retain(|node| !open.contains(&node.id));
-                    open.extend(nodes.iter().map(|node| node.id));
-                    self.ask(&nodes, overlap, true, &mut lines).await?;
+                    let mut sources = self.sources().await?;
+                    sources.retain(|(node, part)| !open.contains(&(node.id, *part)));
+                    open.extend(sources.iter().map(|(node, part)| (node.id, *part)));
+                    self.ask(&sources, overlap, true, &mut lines).await?;
                     overlap = OVERLAP_LINES;
                 }
-                Some((node, line)) = lines.next(), if !lines.is_empty() => match line {
-                    Some(line) => self.go_on(node, line).await?,
-                    None => drop(open.remove(&node)),
+                Some((source, line)) = lines.next(), if !lines.is_empty() => match line {
+                    Some(line) => self.go_on(source, line).await?,
+                    None => drop(open.remove(&source)),
                 },
             }
         }
     }
 
     /// Sends a line unless it was sent before; says how many are missing in front of it.
-    async fn go_on(&mut self, node: NodeId, line: LogRecord) -> Result<(), Gone> {
-        if let Some(position) = self.positions.get_mut(&node) {
+    async fn go_on(&mut self, source: Source, line: LogRecord) -> Result<(), Gone> {
+        let (node, _) = source;
+        if let Some(position) = self.positions.get_mut(&source) {
             if line.seq <= position.seq {
                 return Ok(());
             }
@@ -248,45 +256,55 @@ impl Reader {
         self.send(node, line).await
     }
 
-    /// Connected nodes; each one's position is kept unless its log has begun anew.
-    async fn nodes(&mut self) -> Result<Vec<NodeRef>, Gone> {
+    /// Connected nodes with each part of the function; a source's position is kept unless its node's log has
+    /// begun anew.
+    async fn sources(&mut self) -> Result<Vec<(NodeRef, FunctionId)>, Gone> {
         let (answer, answered) = oneshot::channel();
         self.app.engine.send(Input::Nodes { answer }).await.map_err(|_| Gone)?;
         let nodes = answered.await.map_err(|_| Gone)?;
-        for node in &nodes {
-            let begin = Position { logs: node.logs, seq: 0 };
-            let position = self.positions.entry(node.id).or_insert(begin);
-            if position.logs != node.logs {
-                *position = begin;
-            }
-            self.names.insert(node.id, node.name.clone());
+        // Of one that is deleted meanwhile those that there were.
+        if let Some(function) = self.app.registry.function(self.name.as_str()) {
+            self.parts = function.parts();
         }
-        Ok(nodes)
+        let mut sources = Vec::new();
+        for node in nodes {
+            let begin = Position { logs: node.logs, seq: 0 };
+            for part in &self.parts {
+                let position = self.positions.entry((node.id, *part)).or_insert(begin);
+                if position.logs != node.logs {
+                    *position = begin;
+                }
+                sources.push((node.clone(), *part));
+            }
+            self.names.insert(node.id, node.name);
+        }
+        Ok(sources)
     }
 
     async fn ask(
         &self,
-        nodes: &[NodeRef],
+        sources: &[(NodeRef, FunctionId)],
         tail_lines: u32,
         follow: bool,
         lines: &mut Lines,
     ) -> Result<(), Gone> {
-        let mut messages = Vec::with_capacity(nodes.len());
-        for node in nodes {
+        let mut messages = Vec::with_capacity(sources.len());
+        for (node, function) in sources {
             let transfer = self.app.transfers.open();
-            let id = node.id;
+            let source = (node.id, *function);
             // What was read up to somewhere is gone on with there, however much was written meanwhile.
-            let read = self.positions.get(&node.id).map(|position| position.seq).filter(|seq| *seq > 0);
+            let read = self.positions.get(&source).map(|position| position.seq).filter(|seq| *seq > 0);
             let after = read.filter(|_| follow);
             let message = ToNode::Logs {
                 transfer: transfer.number,
-                function: self.function,
+                function: *function,
                 tail_lines,
                 follow,
                 select: LogSelect { after, ..self.select },
             };
             messages.push((node.clone(), message));
-            lines.push(transfer.map(move |line| (id, Some(line))).chain(stream::iter([(id, None)])).boxed());
+            let end = stream::iter([(source, None)]);
+            lines.push(transfer.map(move |line| (source, Some(line))).chain(end).boxed());
         }
         self.app.engine.send(Input::TellNodes(messages)).await.map_err(|_| Gone)
     }

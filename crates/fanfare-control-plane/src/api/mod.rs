@@ -114,6 +114,7 @@ fn table() -> Vec<Route> {
         (Method::PUT, "/v1/functions/{name}", routing::put(functions::put)),
         (Method::DELETE, "/v1/functions/{name}", routing::delete(functions::delete)),
         get("/v1/functions/{name}/revisions", revisions::list),
+        (Method::PUT, "/v1/functions/{name}/traffic", routing::put(revisions::traffic)),
         (Method::POST, "/v1/functions/{name}/rollback", routing::post(revisions::rollback)),
         (Method::POST, "/v1/functions/{name}/prepare", routing::post(functions::prepare)),
         get("/v1/functions/{name}/logs", logs::logs),

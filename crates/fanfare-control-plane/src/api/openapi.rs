@@ -33,6 +33,7 @@ use crate::limits::{LIST_LIMIT_MAX, LOG_TAIL_MAX};
         functions::prepare,
         revisions::list,
         revisions::rollback,
+        revisions::traffic,
         logs::logs,
         explain::explain,
         blobs::put,

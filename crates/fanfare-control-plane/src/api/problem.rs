@@ -40,6 +40,14 @@ impl Failure {
             RegistryError::NothingBefore { .. } => {
                 Failure::new(Reason::NoEarlierRevision, format!("{error} of {name:?}"))
             }
+            RegistryError::Broken { ref failed, .. } => {
+                let detail = format!("of {name:?} {error}");
+                let mut failure: Failure = Problem::new(Reason::RevisionFailed, detail)
+                    .with_log_tail(&failed.failure.log_tail)
+                    .into();
+                failure.problem.hint = Reason::RevisionFailed.hint_for(name);
+                failure
+            }
             RegistryError::NoSuchRevision { .. } => {
                 let mut failure = Failure::new(Reason::RevisionNotFound, format!("of {name:?} {error}"));
                 failure.problem.hint = Reason::RevisionNotFound.hint_for(name);

@@ -7,6 +7,7 @@ use fanfare_types::{FunctionSpec, RevisionId};
 
 use super::entry::{put_function, put_past, revision_key};
 use super::history;
+use super::traffic::Unit;
 use super::{Done, Function, RegistryError, Visible};
 use crate::ControlPlaneError;
 
@@ -40,13 +41,25 @@ pub(super) fn news(before: Option<&Function>, after: Option<&Function>) -> Vec<V
     // A name that was deleted and registered anew is about another function.
     let same = before.filter(|b| after.is_some_and(|a| a.id.function == b.id.function));
     if let Some(gone) = before.filter(|_| same.is_none()) {
-        news.push(Visible::Removed(gone.id.function));
+        news.extend(gone.parts().into_iter().map(Visible::Removed));
     }
     // What is known of a revision's start may differ alone: where the same one serves, that is nothing new.
     if let Some(function) = after.filter(|a| same.is_none_or(|b| a.serving().0 != b.serving().0)) {
         let (id, spec) = function.serving();
         news.push(Visible::Set { id, spec: spec.clone() });
     }
+    let Some(after) = after else { return news };
+    let has = |function: &Function, unit: &Unit| function.units().iter().any(|u| u.id == unit.id);
+    for unit in after.units().iter().filter(|unit| same.is_none_or(|b| !has(b, unit))) {
+        news.push(Visible::Unit { id: unit.id, spec: unit.spec.clone() });
+    }
+    if after.routing.as_ref() != same.and_then(|b| b.routing.as_ref()) {
+        let function = after.id.function;
+        let traffic = after.routing.as_ref().map(|routing| Arc::new(routing.traffic(function)));
+        news.push(Visible::Traffic { function, traffic });
+    }
+    let gone = same.map_or(&[][..], Function::units).iter().filter(|unit| !has(after, unit));
+    news.extend(gone.map(|unit| Visible::Removed(unit.id.function)));
     news
 }
 
@@ -58,8 +71,9 @@ pub(super) fn update(found: &Function, spec: Arc<FunctionSpec>) -> Result<Planne
     let id = RevisionId { number: found.id.number + 1, ..found.id };
     let mut past = found.past.clone();
     past.push(Arc::new(found.as_past()));
-    let gone = history::forget(&mut past, |_| false);
-    let function = Function { past, ..Function::new(id, spec) };
+    let named = |number| found.routing.as_ref().is_some_and(|routing| routing.names(number));
+    let gone = history::forget(&mut past, named);
+    let function = Function { past, routing: found.routing.clone(), ..Function::new(id, spec) };
     let mut ops = vec![put_function(&function).map_err(unwritable)?, put_past(found).map_err(unwritable)?];
     ops.extend(gone.into_iter().map(|number| Op::Delete(revision_key(&found.spec.name, number))));
     Ok(Planned::Write(Plan::Keep { function: Box::new(function), done: Done::Updated(id) }, ops))

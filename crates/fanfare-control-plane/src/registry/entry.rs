@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::failure::StoredFailure;
 use super::history::{Past, Unstartable, digest};
+use super::traffic::{Routing, StoredRouting};
 use super::{Function, PeerKind};
 use crate::ControlPlaneError;
 
@@ -58,6 +59,9 @@ struct StoredRevision<'a> {
     /// Why this revision cannot start, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failed: Option<StoredFailure>,
+    /// Where requests go that are not all for the current revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    routing: Option<StoredRouting>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,15 +71,19 @@ struct StoredNumber {
 
 /// The write that keeps a function with its current revision.
 pub(super) fn put_function(function: &Function) -> Result<Op, serde_json::Error> {
-    put(function_key(&function.spec.name), function)
+    put(
+        function_key(&function.spec.name),
+        function,
+        function.routing.as_ref().map(|routing| routing.stored()),
+    )
 }
 
 /// The write that keeps the function's current revision as one that is replaced.
 pub(super) fn put_past(function: &Function) -> Result<Op, serde_json::Error> {
-    put(revision_key(&function.spec.name, function.id.number), function)
+    put(revision_key(&function.spec.name, function.id.number), function, None)
 }
 
-fn put(key: String, function: &Function) -> Result<Op, serde_json::Error> {
+fn put(key: String, function: &Function, routing: Option<StoredRouting>) -> Result<Op, serde_json::Error> {
     let stored: Box<RawValue> = serde_json::from_slice(&encode_stored(&function.spec))?;
     let value = StoredRevision {
         id: function.id.function.0,
@@ -83,6 +91,7 @@ fn put(key: String, function: &Function) -> Result<Op, serde_json::Error> {
         created_unix_ms: function.created_unix_ms,
         stored: &stored,
         failed: function.failed.as_deref().and_then(StoredFailure::of),
+        routing,
     };
     Ok(Op::Put(key, Bytes::from(serde_json::to_vec(&value)?)))
 }
@@ -94,6 +103,8 @@ pub(super) fn read_function(key: &str, entry: &Entry) -> Result<Function, Contro
     if function_key(&spec.name) != key {
         return Err(unreadable(key, format!("it is about {}", spec.name)));
     }
+    let routing = value.routing.as_ref().map(|stored| Routing::read(stored, &spec)).transpose();
+    let routing = routing.map_err(|detail| unreadable(key, detail))?.map(Arc::new);
     Ok(Function {
         id: RevisionId { function: FunctionId(value.id), number: value.revision },
         spec,
@@ -101,6 +112,7 @@ pub(super) fn read_function(key: &str, entry: &Entry) -> Result<Function, Contro
         failed: value.failed.map(|failed| Arc::new(failed.into())),
         past: Vec::new(),
         stand_in: None,
+        routing,
         stored: entry.revision,
     })
 }

@@ -23,7 +23,7 @@ pub(crate) struct Past {
 }
 
 /// Why a revision cannot start, whatever is tried.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unstartable {
     /// When that was found. For display.
     pub(crate) at_unix_ms: u64,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fanfare_store::{Entry, SCAN_ENTRIES_MAX, Scan, Store, StoreError};
-use fanfare_types::FunctionName;
+use fanfare_types::{FunctionName, FunctionSpec};
 
 use super::entry::{
     FUNCTIONS, REVISIONS, function_key, peers_prefix, read_function, read_number, read_past, revision_key,
@@ -11,6 +11,12 @@ use super::entry::{
 };
 use super::{Function, Known, PeerKind, StandIn, history};
 use crate::ControlPlaneError;
+
+/// What is found under a subject's key.
+pub(super) enum Kept {
+    Function(Option<Box<Function>>),
+    Peer(Option<u32>),
+}
 
 /// Functions, nodes and data planes. One that cannot be read stops the start: it would be lost silently.
 pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError> {
@@ -24,13 +30,13 @@ pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError>
     for_each(store, REVISIONS, |key, entry| {
         let (id, past, spec) = read_past(key, entry)?;
         if let Some(function) = known.functions.get_mut(&spec.name).filter(|f| f.id.function == id) {
-            function.past.push(Arc::new(past));
+            function.remember(past, &spec);
         }
         Ok(())
     })
     .await?;
     for function in known.functions.values_mut() {
-        in_order(function);
+        complete(function)?;
         function.stand_in = stand_in(store, function).await?;
     }
     for kind in [PeerKind::Node, PeerKind::DataPlane] {
@@ -54,14 +60,14 @@ pub(super) async fn function(
     let Some(entry) = store.get(key.clone()).await? else { return Ok(None) };
     let mut function = read_function(&key, &entry)?;
     for_each(store, &revisions_prefix(name), |key, entry| {
-        let (id, past, _) = read_past(key, entry)?;
+        let (id, past, spec) = read_past(key, entry)?;
         if id == function.id.function {
-            function.past.push(Arc::new(past));
+            function.remember(past, &spec);
         }
         Ok(())
     })
     .await?;
-    in_order(&mut function);
+    complete(&mut function)?;
     function.stand_in = stand_in(store, &function).await?;
     Ok(Some(function))
 }
@@ -73,17 +79,35 @@ pub(super) async fn stand_in(
 ) -> Result<Option<Arc<StandIn>>, ControlPlaneError> {
     let before = || history::before(&function.past, history::digest(&function.spec));
     let Some(number) = function.failed.as_ref().and_then(|_| before()) else { return Ok(None) };
-    let key = revision_key(&function.spec.name, number);
-    let Some(entry) = store.get(key.clone()).await? else {
-        return Err(ControlPlaneError::Entry { key, detail: "it is not there".to_owned() });
-    };
-    let (_, _, spec) = read_past(&key, &entry)?;
+    let spec = past_spec(store, &function.spec.name, number).await?;
     Ok(Some(Arc::new(StandIn { number, spec })))
 }
 
-/// Keys are ordered as text.
-fn in_order(function: &mut Function) {
+/// What an earlier revision was.
+pub(super) async fn past_spec(
+    store: &dyn Store,
+    name: &FunctionName,
+    number: u32,
+) -> Result<Arc<FunctionSpec>, ControlPlaneError> {
+    let key = revision_key(name, number);
+    let Some(entry) = store.get(key.clone()).await? else {
+        return Err(ControlPlaneError::Entry { key, detail: "it is not there".to_owned() });
+    };
+    Ok(read_past(&key, &entry)?.2)
+}
+
+/// Puts earlier revisions in order (keys are ordered as text), and makes sure that none is missing that gets requests.
+fn complete(function: &mut Function) -> Result<(), ControlPlaneError> {
     function.past.sort_unstable_by_key(|past| past.number);
+    let (latest, past) = (function.id.number, &function.past);
+    let there = |number| number == latest || past.iter().any(|past| past.number == number);
+    match function.units().iter().find(|unit| !there(unit.id.number)) {
+        None => Ok(()),
+        Some(unit) => Err(ControlPlaneError::Entry {
+            key: function_key(&function.spec.name),
+            detail: format!("revision {} gets requests and is not there", unit.id.number),
+        }),
+    }
 }
 
 async fn for_each(

@@ -9,25 +9,32 @@ mod failure;
 mod history;
 mod ids;
 mod load;
+mod traffic;
 mod writer;
 
 #[cfg(test)]
 mod history_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traffic_tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use fanfare_api::TrafficChange;
 use fanfare_store::{Revision, Store};
 use fanfare_types::{
-    CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId, StartFailure,
+    CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId, StartFailure, Tag,
+    Target, Traffic,
 };
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use history::{Past, Unstartable, unix_ms};
+pub(crate) use traffic::Routing;
+use traffic::Unit;
 
 use crate::ControlPlaneError;
 use crate::input::Input;
@@ -47,6 +54,8 @@ pub(crate) struct Function {
     pub(crate) past: Vec<Arc<Past>>,
     /// While the current revision cannot start: the one that serves in its place, if any works.
     pub(crate) stand_in: Option<Arc<StandIn>>,
+    /// Where requests go that are not all for the latest revision.
+    pub(crate) routing: Option<Arc<Routing>>,
     stored: Revision,
 }
 
@@ -61,7 +70,16 @@ impl Function {
     /// A revision that is registered now.
     fn new(id: RevisionId, spec: Arc<FunctionSpec>) -> Self {
         let (created_unix_ms, stored) = (history::unix_ms(), Revision::default());
-        Function { id, spec, created_unix_ms, failed: None, past: Vec::new(), stand_in: None, stored }
+        Function {
+            id,
+            spec,
+            created_unix_ms,
+            failed: None,
+            past: Vec::new(),
+            stand_in: None,
+            routing: None,
+            stored,
+        }
     }
 
     /// Its current revision, as it is remembered when it is replaced.
@@ -83,6 +101,38 @@ impl Function {
         }
     }
 
+    /// Per cent of the requests that name no tag.
+    pub(crate) fn shares(&self) -> Vec<(Target, u32)> {
+        self.routing.as_ref().map_or_else(|| vec![(Target::Latest, 100)], |routing| routing.shares.clone())
+    }
+
+    pub(crate) fn tags(&self) -> &[(Tag, Target)] {
+        self.routing.as_ref().map_or(&[], |routing| routing.tags.as_slice())
+    }
+
+    /// Whatever runs one of its revisions: the function itself, and its units.
+    pub(crate) fn parts(&self) -> Vec<FunctionId> {
+        std::iter::once(self.id.function).chain(self.units().iter().map(|unit| unit.id.function)).collect()
+    }
+
+    fn units(&self) -> &[Unit] {
+        self.routing.as_ref().map_or(&[], |routing| routing.units.as_slice())
+    }
+
+    /// Adds an earlier revision that was read.
+    fn remember(&mut self, past: Past, spec: &Arc<FunctionSpec>) {
+        if let Some(routing) = &mut self.routing
+            && routing.names(past.number)
+        {
+            let units = &mut Arc::make_mut(routing).units;
+            units
+                .iter_mut()
+                .filter(|unit| unit.id.number == past.number)
+                .for_each(|unit| unit.spec = spec.clone());
+        }
+        self.past.push(Arc::new(past));
+    }
+
     fn no_such_revision(&self, number: u32) -> RegistryError {
         let kept = self.past.iter().map(|past| past.number).chain([self.id.number]).collect();
         RegistryError::NoSuchRevision { number, kept }
@@ -92,7 +142,19 @@ impl Function {
 /// What became visible, in the order in which it became durable.
 #[derive(Debug)]
 pub(crate) enum Visible {
-    Set { id: RevisionId, spec: Arc<FunctionSpec> },
+    Set {
+        id: RevisionId,
+        spec: Arc<FunctionSpec>,
+    },
+    Unit {
+        id: RevisionId,
+        spec: Arc<FunctionSpec>,
+    },
+    Traffic {
+        function: FunctionId,
+        traffic: Option<Arc<Traffic>>,
+    },
+    /// A function, or a unit.
     Removed(FunctionId),
 }
 
@@ -106,6 +168,8 @@ pub(crate) enum Change {
     /// Register again, as a new revision, what this one was; unless one is named, the newest before the current one that
     /// is not known to be broken.
     Rollback(FunctionName, Option<u32>),
+    /// Share a function's requests so.
+    Traffic(FunctionName, TrafficChange),
     /// Keep why this revision cannot start, or that it can.
     Proved(FunctionName, RevisionId, Option<StartFailure>),
     /// Delete a function.
@@ -129,6 +193,8 @@ pub(crate) enum Done {
     /// It was registered exactly so already.
     Unchanged(RevisionId),
     Deleted,
+    /// Requests are shared otherwise.
+    Routed,
     /// What was proved of a revision is kept.
     Noted,
     /// The peer's number.
@@ -146,6 +212,8 @@ pub(crate) enum RegistryError {
     NothingBefore { current: u32 },
     #[error("there is no revision {number}; there are {}", numbers(kept))]
     NoSuchRevision { number: u32, kept: Vec<u32> },
+    #[error("revision {number} does not start: {}", failed.failure.detail)]
+    Broken { number: u32, failed: Arc<Unstartable> },
     #[error("there are {limit} {what} already")]
     Full { what: &'static str, limit: usize },
     #[error("{0}")]
@@ -236,6 +304,19 @@ impl Registry {
         let known = self.known.read();
         let serving = known.functions.values().map(Function::serving);
         serving.map(|(id, spec)| (id, spec.clone())).collect()
+    }
+
+    /// Every revision that is run beside the latest one of its function.
+    pub(crate) fn units(&self) -> Vec<(RevisionId, Arc<FunctionSpec>)> {
+        let known = self.known.read();
+        known.functions.values().flat_map(Function::units).map(|u| (u.id, u.spec.clone())).collect()
+    }
+
+    /// Functions whose requests are not all for the latest revision, and where they go.
+    pub(crate) fn traffic(&self) -> Vec<(FunctionId, Arc<Traffic>)> {
+        let known = self.known.read();
+        let routed = known.functions.values().filter_map(|f| Some((f.id.function, f.routing.as_ref()?)));
+        routed.map(|(id, routing)| (id, Arc::new(routing.traffic(id)))).collect()
     }
 
     /// Revisions that are known not to start, and why.

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct World {
     pub(super) registry: Registry,
-    visible: mpsc::Receiver<Input>,
+    pub(super) visible: mpsc::Receiver<Input>,
     deposed: oneshot::Receiver<ControlPlaneError>,
 }
 

@@ -7,8 +7,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare_api::TrafficChange;
 use fanfare_store::{Op, Revision, Store, StoreError, Txn};
-use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure, limits};
+use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure, Target, limits};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -17,11 +18,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::changes::{Plan, Planned, news, unwritable, update};
 use super::entry::{
-    function_key, note_past, peer_key, put_function, put_number, read_number, read_past, revision_key,
-    unchanged,
+    function_key, note_past, peer_key, put_function, put_number, read_number, revision_key, unchanged,
 };
 use super::history::{self, Past, Unstartable, digest};
 use super::ids::Ids;
+use super::load::Kept;
+use super::traffic::{Routing, Unit};
 use super::{Change, Done, Function, Known, PeerKind, RegistryError, Request, Visible, load};
 use crate::ControlPlaneError;
 use crate::input::Input;
@@ -60,19 +62,14 @@ enum Finished {
     Reread { subject: Subject, kept: Result<Kept, ControlPlaneError> },
 }
 
-/// What is found under a subject's key.
-enum Kept {
-    Function(Option<Box<Function>>),
-    Peer(Option<u32>),
-}
-
 impl Subject {
     fn of(change: &Change) -> Subject {
         match change {
             Change::Create(spec) | Change::Put(spec) => Subject::Function(spec.name.clone()),
-            Change::Delete(name) | Change::Rollback(name, _) | Change::Proved(name, ..) => {
-                Subject::Function(name.clone())
-            }
+            Change::Delete(name)
+            | Change::Rollback(name, _)
+            | Change::Traffic(name, _)
+            | Change::Proved(name, ..) => Subject::Function(name.clone()),
             Change::Peer(kind, name) => Subject::Peer(*kind, name.clone()),
         }
     }
@@ -192,9 +189,10 @@ impl Writer {
             (Change::Create(_), Some(_)) => Ok(Planned::Answer(Err(RegistryError::Exists))),
             (Change::Put(spec), Some(found)) => update(&found, spec.clone()),
             (Change::Rollback(_, to), Some(found)) => self.roll_back(&found, *to).await,
+            (Change::Traffic(_, change), Some(found)) => self.route(found, change).await,
             (Change::Create(spec) | Change::Put(spec), None) => self.create(spec.clone()).await,
             (Change::Proved(_, id, failed), Some(found)) => self.note(found, *id, failed.as_ref()).await,
-            (Change::Delete(_) | Change::Rollback(..) | Change::Proved(..), None) => {
+            (Change::Delete(_) | Change::Rollback(..) | Change::Traffic(..) | Change::Proved(..), None) => {
                 Ok(Planned::Answer(Err(RegistryError::NotFound)))
             }
             (Change::Delete(name), Some(found)) => {
@@ -232,11 +230,59 @@ impl Writer {
         if found.past.iter().all(|past| past.number != number) {
             return Ok(Planned::Answer(Err(found.no_such_revision(number))));
         }
-        let key = revision_key(&found.spec.name, number);
-        let Some(entry) = self.store.get(key.clone()).await? else {
-            return Err(ControlPlaneError::Entry { key, detail: "it is not there".to_owned() });
+        let spec = load::past_spec(&*self.store, &found.spec.name, number).await?;
+        update(found, spec)
+    }
+
+    /// Shares the function's requests otherwise.
+    async fn route(
+        &mut self,
+        mut function: Function,
+        change: &TrafficChange,
+    ) -> Result<Planned, ControlPlaneError> {
+        let before = function.routing.as_deref().cloned().unwrap_or_else(Routing::plain);
+        let mut after = Routing {
+            shares: change.shares.clone().unwrap_or_else(|| before.shares.clone()),
+            tags: change.tags.clone().unwrap_or_else(|| before.tags.clone()),
+            units: Vec::new(),
         };
-        update(found, read_past(&key, &entry)?.2)
+        let known = before.targets();
+        for target in after.targets() {
+            let number = match target {
+                Target::Latest => function.id.number,
+                Target::Revision(number) => number,
+            };
+            let failed = match function.past.iter().find(|past| past.number == number) {
+                Some(past) => &past.failed,
+                None if number == function.id.number => &function.failed,
+                None => return Ok(Planned::Answer(Err(function.no_such_revision(number)))),
+            };
+            // What gets requests already may be broken by now; it gets none anew.
+            if let Some(failed) = failed.clone().filter(|_| !known.contains(&target)) {
+                return Ok(Planned::Answer(Err(RegistryError::Broken { number, failed })));
+            }
+            if target == Target::Latest {
+                continue;
+            }
+            let unit = match before.units.iter().find(|unit| unit.id.number == number) {
+                Some(unit) => unit.clone(),
+                None => {
+                    let spec = match number == function.id.number {
+                        true => function.spec.clone(),
+                        false => load::past_spec(&*self.store, &function.spec.name, number).await?,
+                    };
+                    let id = FunctionId(self.ids.take(&*self.store, &self.term.fence).await?);
+                    Unit { id: RevisionId { function: id, number }, spec }
+                }
+            };
+            after.units.push(unit);
+        }
+        if after == before {
+            return Ok(Planned::Answer(Ok(Done::Unchanged(function.id))));
+        }
+        function.routing = (!after.is_plain()).then(|| Arc::new(after));
+        let ops = vec![put_function(&function).map_err(unwritable)?];
+        Ok(Planned::Write(Plan::Keep { function: Box::new(function), done: Done::Routed }, ops))
     }
 
     /// Keeps why a revision cannot start, or that it can.

@@ -68,6 +68,18 @@ async fn bad_requests_are_refused_with_a_reason() {
         ("POST", "/v1/functions", &large, 413, "too-large", "1048576"),
         ("POST", "/v1/functions", &python, 422, "code-not-found", &digest),
         ("POST", "/v1/functions", &taken, 409, "function-exists", "taken"),
+        ("PUT", "/v1/functions/none/traffic", "{}", 404, "function-not-found", "none"),
+        ("PUT", "/v1/functions/taken/traffic", "[", 400, "bad-request", "JSON"),
+        ("PUT", "/v1/functions/taken/traffic", r#"{"traffic":[]}"#, 422, "invalid-field", "traffic"),
+        ("PUT", "/v1/functions/taken/traffic", r#"{"tags":{"a--b":1}}"#, 422, "invalid-field", "tags"),
+        (
+            "PUT",
+            "/v1/functions/taken/traffic",
+            r#"{"tags":{"a":9}}"#,
+            404,
+            "revision-not-found",
+            "there are 1",
+        ),
         ("POST", "/v1/functions/taken/rollback", r#"{"to":"x"}"#, 422, "invalid-field", "to"),
         ("POST", "/v1/functions/taken/rollback", r#"{"too":1}"#, 422, "invalid-field", "too"),
         ("POST", "/v1/functions/taken/rollback", r#"{"to":7}"#, 404, "revision-not-found", "there are 1"),
@@ -214,6 +226,25 @@ async fn revisions_are_listed_and_gone_back_to() {
     assert_eq!(numbers(four), [4, 3, 2, 1]);
     assert_eq!(four[0]["digest"], four[3]["digest"]);
     assert_ne!(four[0]["digest"], four[1]["digest"]);
+    // By weight and by tag, durably; what is left out stays.
+    let put =
+        async |body: &str| api.call_json("PUT", "/v1/functions/a/traffic", body.to_owned()).await.json();
+    let result = put(
+        r#"{"traffic":[{"revision":1,"weight":10},{"revision":"latest","weight":90}],"tags":{"canary":2}}"#,
+    )
+    .await;
+    assert_eq!((&result["pending"], &result["traffic"][0]["weight"]), (&json!(false), &json!(10)));
+    let result = put(r#"{"tags":{"canary":2,"next":"latest"}}"#).await;
+    assert_eq!(
+        (&result["traffic"][1]["revision"], &result["tags"]["next"]),
+        (&json!("latest"), &json!("latest"))
+    );
+    let rows = list().await;
+    let row = |n: usize| (rows[n]["revision"].clone(), rows[n]["weight"].clone(), rows[n]["tags"].clone());
+    assert_eq!(row(0), (json!(4), json!(90), json!(["next"])));
+    assert_eq!(row(2), (json!(2), json!(0), json!(["canary"])));
+    assert_eq!((&rows[3]["weight"], rows[3].get("tags")), (&json!(10), None));
+    put(r#"{"traffic":[{"revision":"latest","weight":100}],"tags":{}}"#).await;
     // Without a body, and so without a content type: 4 is what 1 was, and 3 is what was before.
     let back = api.call("POST", "/v1/functions/a/rollback").await.json();
     assert_eq!(back["revision"], json!(5));

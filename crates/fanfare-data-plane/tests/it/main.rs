@@ -24,4 +24,5 @@ mod sandbox;
 mod streaming;
 mod timeouts;
 mod traces;
+mod traffic;
 mod warm;

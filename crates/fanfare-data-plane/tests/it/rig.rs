@@ -191,6 +191,7 @@ pub(crate) fn hello() -> FunctionRoute {
         idle_timeout: None,
         queue_limit: 100,
         balance: Balance::Knative,
+        reach: Default::default(),
     }
 }
 

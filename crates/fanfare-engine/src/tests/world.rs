@@ -49,6 +49,8 @@ pub(super) struct World {
     pub(super) prepared: Vec<(RevisionId, Result<(), StartFailure>)>,
     pub(super) drained: BTreeSet<FunctionId>,
     pub(super) created: u64,
+    /// Changes of traffic that have taken effect.
+    pub(super) switched: u64,
     /// What data planes say of execution times.
     pub(super) execution_s: Option<f64>,
     /// Work that the ready sandboxes share evenly, as nodes say it with each report; `None`: they say nothing.
@@ -90,6 +92,7 @@ impl World {
             prepared: vec![],
             drained: BTreeSet::new(),
             created: 0,
+            switched: 0,
             execution_s: None,
             cpu_milli: None,
             next_report: Timestamp::from_secs(101),
@@ -136,6 +139,7 @@ impl World {
                 Command::FunctionDrained(function) => {
                     self.drained.insert(function);
                 }
+                Command::TrafficSwitched(_) => self.switched += 1,
             }
         }
     }

@@ -162,8 +162,8 @@ fn idle() -> impl Strategy<Value = Option<Duration>> {
 
 fn route() -> impl Strategy<Value = FunctionRoute> {
     let numbers = (any::<u32>(), any::<u32>(), any::<u32>());
-    (function(), name(), (duration(), idle()), numbers, balance_policy()).prop_map(
-        |(id, name, (request_timeout, idle_timeout), numbers, balance)| {
+    (function(), name(), (duration(), idle()), numbers, (balance_policy(), reach())).prop_map(
+        |(id, name, (request_timeout, idle_timeout), numbers, (balance, reach))| {
             let (revision, concurrency, queue_limit) = numbers;
             FunctionRoute {
                 id,
@@ -174,6 +174,7 @@ fn route() -> impl Strategy<Value = FunctionRoute> {
                 idle_timeout,
                 queue_limit,
                 balance,
+                reach,
             }
         },
     )
@@ -183,6 +184,18 @@ fn log_select() -> impl Strategy<Value = LogSelect> {
     let ages = (option::of(duration()), option::of(duration()));
     (option::of(any::<u64>()), option::of(sandbox()), ages)
         .prop_map(|(after, sandbox, (age_max, age_min))| LogSelect { after, sandbox, age_max, age_min })
+}
+
+fn reach() -> impl Strategy<Value = Reach> {
+    let share = (function(), any::<u32>()).prop_map(|(unit, percent)| Share { unit, percent });
+    let tag = ("[a-z]{1,8}(-[0-9a-z]{1,8})?", function())
+        .prop_filter_map("a tag", |(tag, unit)| Some((Tag::new(&tag).ok()?, unit)));
+    let traffic = (vec(share, 0..=limits::SHARES_MAX), vec(tag, 0..=limits::TAGS_MAX));
+    prop_oneof![
+        Just(Reach::Named),
+        Just(Reach::Unit),
+        traffic.prop_map(|(shares, tags)| Reach::Shared(Arc::new(Traffic { shares, tags }))),
+    ]
 }
 
 fn to_node() -> impl Strategy<Value = ToNode> {

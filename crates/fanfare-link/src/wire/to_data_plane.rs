@@ -4,7 +4,11 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fanfare_types::{Balance, DataPlaneId, Epoch, FunctionId, FunctionRoute, NodeId, SandboxId, ToDataPlane};
+use fanfare_types::limits::{SHARES_MAX, TAGS_MAX};
+use fanfare_types::{
+    Balance, DataPlaneId, Epoch, FunctionId, FunctionRoute, NodeId, Reach, SandboxId, Share, Tag,
+    ToDataPlane, Traffic,
+};
 
 use super::common::{name, pack_gone, pack_stages, present, reason, shared, unpack_gone, unpack_stages};
 use super::pack::{Packer, Unpacker};
@@ -211,6 +215,49 @@ fn pack_route(packer: &mut Packer, route: &FunctionRoute) {
         .duration(route.idle_timeout.unwrap_or_default())
         .varint(route.queue_limit)
         .u8(balance(route.balance));
+    pack_reach(packer, &route.reach);
+}
+
+fn pack_reach(packer: &mut Packer, reach: &Reach) {
+    match reach {
+        Reach::Named => drop(packer.u8(0)),
+        Reach::Unit => drop(packer.u8(1)),
+        Reach::Shared(traffic) => {
+            packer.u8(2).varint(traffic.shares.len() as u64);
+            for share in &traffic.shares {
+                packer.u32(share.unit.0).varint(share.percent);
+            }
+            packer.varint(traffic.tags.len() as u64);
+            for (tag, unit) in &traffic.tags {
+                packer.text(tag.as_str()).u32(unit.0);
+            }
+        }
+    }
+}
+
+fn unpack_reach(record: &mut Unpacker<'_>) -> Result<Reach, Malformed> {
+    match record.u8()? {
+        0 => Ok(Reach::Named),
+        1 => Ok(Reach::Unit),
+        2 => {
+            let mut traffic = Traffic { shares: Vec::new(), tags: Vec::new() };
+            for _ in 0..count(record, "shares", SHARES_MAX)? {
+                let unit = FunctionId(record.u32()?);
+                traffic.shares.push(Share { unit, percent: record.varint_u32("a share")? });
+            }
+            for _ in 0..count(record, "tags", TAGS_MAX)? {
+                let tag = Tag::new(record.text("a tag")?).map_err(|_| Malformed::Invalid("a tag"))?;
+                traffic.tags.push((tag, FunctionId(record.u32()?)));
+            }
+            Ok(Reach::Shared(Arc::new(traffic)))
+        }
+        other => Err(Malformed::Value { what: "how a function is reached", value: other.into() }),
+    }
+}
+
+fn count(record: &mut Unpacker<'_>, what: &'static str, limit: usize) -> Result<usize, Malformed> {
+    let len = record.varint_u32(what)? as usize;
+    if len > limit { Err(Malformed::TooMany { what, len, limit }) } else { Ok(len) }
 }
 
 fn unpack_route(record: &mut Unpacker<'_>) -> Result<FunctionRoute, Malformed> {
@@ -223,6 +270,7 @@ fn unpack_route(record: &mut Unpacker<'_>) -> Result<FunctionRoute, Malformed> {
         idle_timeout: Some(record.duration()?).filter(|idle| !idle.is_zero()),
         queue_limit: record.varint_u32("a queue limit")?,
         balance: balance_from(record.u8()?)?,
+        reach: unpack_reach(record)?,
     })
 }
 

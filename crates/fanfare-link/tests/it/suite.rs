@@ -239,6 +239,7 @@ async fn long_lists_are_split(rig: Rig) {
         idle_timeout: None,
         queue_limit: 10,
         balance: Balance::Knative,
+        reach: Default::default(),
     };
     let all: Vec<_> = (0..300_000).map(route).collect();
     hub.tx.send(ToDataPlane::Functions(all.clone())).unwrap();

@@ -167,7 +167,7 @@ impl Autoscaler {
         match &mut self.policy {
             Policy::Kpa { settings, state } => kpa::decide(settings, state.as_deref_mut(), floor, now, input),
             Policy::Hpa { settings, state } => hpa::decide(settings, state.as_deref_mut(), floor, now, input),
-            Policy::Fixed(sandboxes) => fixed::decide(*sandboxes, floor),
+            Policy::Fixed(sandboxes) => fixed::decide(if input.reachable { *sandboxes } else { 0 }, floor),
         }
     }
 

@@ -217,6 +217,15 @@ pub(crate) async fn prove(
             Err(failure) => return Err(not_ready(context, name, result.revision, failure).await),
         }
     }
+    // Only a courtesy, as what was asked for is done.
+    if let Ok(status) = client.function(name).await
+        && status.revisions.first().is_some_and(|latest| latest.weight == 0)
+    {
+        printer.note(format_args!(
+            "revision {} gets no requests: `fanfare traffic {name} latest=100` gives it all",
+            result.revision
+        ));
+    }
     let url = function_url(&data_plane_url(&client.status().await?)?, name);
     Ok(Deployed { name: name.to_string(), url, revision: result.revision, outcome: result.outcome })
 }

@@ -105,6 +105,9 @@ fn revision_table(printer: &Printer, status: &FunctionStatusDocument) -> Result<
         return Ok(());
     }
     printer.out("")?;
+    if status.traffic_pending {
+        printer.out("requests are shared as before until a revision that is to get some has come up:")?;
+    }
     printer.table(&revisions::HEADER, &status.revisions.iter().map(revisions::row).collect::<Vec<_>>())?;
     let told = |r: &&RevisionDocument| !(r.latest && status.last_failure.is_some());
     let others: Vec<_> = status.revisions.iter().filter(told).cloned().collect();

@@ -23,6 +23,7 @@ mod sample_server;
 mod schema;
 mod status;
 mod top;
+mod traffic;
 mod up;
 mod update;
 
@@ -90,6 +91,8 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::List(args) => list::run(&context, &args).await,
         Command::Describe(args) => describe::run(&context, &args).await,
         Command::Update(args) => update::run(&context, &args).await,
+        Command::Traffic(args) => traffic::run(&context, &args).await,
+        Command::Tag(args) => traffic::tag(&context, &args).await,
         Command::Revisions(args) => revisions::run(&context, &args).await,
         Command::Rollback(args) => rollback::run(&context, &args).await,
         Command::Delete(args) => delete::run(&context, &args).await,

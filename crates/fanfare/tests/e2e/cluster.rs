@@ -294,6 +294,20 @@ impl Cluster {
             .unwrap()
     }
 
+    /// Runs the CLI while other things go on.
+    pub(crate) async fn cli_later(&self, args: &[&str]) -> Output {
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_fanfare"))
+            .args(args)
+            .env("FANFARE_API", &self.api)
+            .env("FANFARE_DATA_PLANE", &self.data_planes[0])
+            .env("NO_COLOR", "1")
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .unwrap()
+    }
+
     /// Runs the CLI and expects success; its standard output.
     pub(crate) fn cli_ok(&self, args: &[&str]) -> String {
         let output = self.cli(args);

@@ -14,7 +14,8 @@ use fanfare_api::{
     FailedName, FailureCountDocument, FailureDocument, FunctionDocument, FunctionListDocument, FunctionState,
     FunctionStatusDocument, FunctionSummaryDocument, LeaderDocument, LogLineDocument, LogStreamName,
     NodeDocument, PrepareResult, Problem, ResourcesDocument, RevisionDocument, RevisionFailureDocument,
-    RevisionListDocument, RollbackDocument, SandboxCounts,
+    RevisionListDocument, RollbackDocument, SandboxCounts, ShareDocument, TargetDocument, TrafficDocument,
+    TrafficResult,
 };
 use fanfare_types::{FunctionSpec, Reason};
 
@@ -43,6 +44,8 @@ pub(crate) struct Held {
     pub(crate) streams: Option<String>,
     /// Functions have written nothing.
     pub(crate) silent: bool,
+    /// Traffic and tags, of every function.
+    pub(crate) traffic: TrafficDocument,
 }
 
 pub(crate) struct Double {
@@ -62,6 +65,7 @@ impl Double {
             .route("/v1/functions/{name}", put(register).get(describe).delete(delete))
             .route("/v1/functions/{name}/prepare", post(prepare))
             .route("/v1/functions/{name}/revisions", get(revisions))
+            .route("/v1/functions/{name}/traffic", put(traffic))
             .route("/v1/functions/{name}/rollback", post(rollback))
             .route("/v1/functions/{name}/logs", get(logs))
             .route("/v1/blobs/{digest}", put(upload).head(has_blob))
@@ -221,6 +225,7 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
                 log_tail: String::new(),
             },
         ],
+        traffic_pending: false,
         revisions: revision_documents(*revision, failed),
     })
     .into_response()
@@ -265,6 +270,23 @@ async fn revisions(State((_, held)): Shared, Path(name): Path<String>) -> Respon
     let Some((revision, _)) = held.functions.get(&name) else { return not_found(&name) };
     let revisions = revision_documents(*revision, held.broken.contains_key(&name));
     Json(RevisionListDocument { name, revisions }).into_response()
+}
+
+async fn traffic(
+    State((_, held)): Shared,
+    Path(name): Path<String>,
+    Json(change): Json<TrafficDocument>,
+) -> Response {
+    let mut held = held.lock().unwrap();
+    if !held.functions.contains_key(&name) {
+        return not_found(&name);
+    }
+    held.traffic.traffic = change.traffic.or(held.traffic.traffic.take());
+    held.traffic.tags = change.tags.or(held.traffic.tags.take());
+    let TrafficDocument { traffic, tags } = held.traffic.clone();
+    let all = ShareDocument { revision: TargetDocument(fanfare_types::Target::Latest), weight: 100 };
+    let (traffic, tags) = (traffic.unwrap_or_else(|| vec![all]), tags.unwrap_or_default());
+    Json(TrafficResult { name, traffic, tags, pending: false }).into_response()
 }
 
 async fn rollback(

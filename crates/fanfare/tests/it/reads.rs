@@ -114,6 +114,38 @@ async fn revisions_are_listed_with_why_they_do_not_start() {
 }
 
 #[tokio::test]
+async fn traffic_and_tags_are_set_and_shown() {
+    let double = Double::start().await.with_function("hello");
+    double.held().functions.get_mut("hello").unwrap().0 = 4;
+    let run = fanfare(&double.api, &["traffic", "hello", "v3=90", "latest=10%"]).await;
+    let url = format!("{}/function/hello", double.api);
+    let shares = format!("      90 %  revision 3        {url}\n      10 %  revision latest   {url}\n");
+    assert_eq!((run.code, run.stdout.as_str()), (0, shares.as_str()), "{run:?}");
+    let run = fanfare(&double.api, &["tag", "hello", "canary=4", "next=latest"]).await;
+    assert!(run.stdout.starts_with(&shares) && run.stdout.contains("    canary  revision 4 "), "{run:?}");
+    assert!(run.stdout.contains(&format!("{url}@next\n")), "{run:?}");
+    let run = fanfare(&double.api, &["tag", "hello", "next=", "-o", "json"]).await;
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(json["tags"], serde_json::json!({"canary": 4}), "the others stay");
+    assert_eq!(json["traffic"][0], serde_json::json!({"revision": 3, "weight": 90}));
+    let urls = fanfare(&double.api, &["traffic", "hello", "-o", "url"]).await.stdout;
+    assert_eq!(urls, format!("{url}\n{url}@canary\n"));
+    let run = fanfare(&double.api, &["tag", "hello", "next="]).await;
+    assert!(run.code == 4 && run.stderr.contains("no tag \"next\""), "{run:?}");
+    let cases = [
+        (&["traffic", "hello", "v3"][..], "as in v3=10"),
+        (&["traffic", "hello", "three=10"], "as in v3"),
+        (&["traffic", "hello", "v3=0"], "1 to 100 per cent"),
+        (&["tag", "hello", "Canary=3"], "a-z 0-9"),
+        (&["tag", "hello"], "TAG=REVISION"),
+    ];
+    for (args, mentions) in cases {
+        let run = fanfare(&double.api, args).await;
+        assert!(run.code == 2 && run.stderr.contains(mentions), "{args:?}: {run:?}");
+    }
+}
+
+#[tokio::test]
 async fn deletes_what_it_can() {
     let double = Double::start().await.with_function("a").with_function("b");
     let run = fanfare(&double.api, &["delete", "a", "nope", "b", "-o", "name"]).await;
@@ -205,7 +237,7 @@ async fn a_cluster_is_waited_for() {
 async fn every_reading_and_writing_command_has_every_output() {
     let double = Double::start().await.with_function("hello");
     double.held().functions.get_mut("hello").unwrap().0 = 2;
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 2 + 9] = [
         &["list"],
         &["describe", "hello"],
         &["status"],
@@ -213,6 +245,8 @@ async fn every_reading_and_writing_command_has_every_output() {
         &["update", "hello", "--min", "0"],
         &["rollback", "hello"],
         &["revisions", "hello"],
+        &["traffic", "hello", "latest=100"],
+        &["tag", "hello", "canary=1"],
         &["deploy", "--runtime", "fake", "--name", "other"],
         &["delete", "other"],
     ];
@@ -320,6 +354,8 @@ async fn help_fits_on_a_screen() {
         "update",
         "rollback",
         "revisions",
+        "traffic",
+        "tag",
         "delete",
         "logs",
         "status",
@@ -383,7 +419,7 @@ async fn a_line_being_typed_is_completed_with_verbs_and_names() {
     assert_eq!(complete(&double.api, &["delete", "o"]).await, ["other"]);
     assert_eq!(complete(&double.api, &["delete", "hello", "o"]).await, ["other"]);
     assert_eq!(complete(&double.api, &["deploy", "--name", "o"]).await, ["other"]);
-    for verb in ["invoke", "describe", "update", "rollback", "revisions"] {
+    for verb in ["invoke", "describe", "update", "rollback", "revisions", "traffic", "tag"] {
         assert_eq!(complete(&double.api, &[verb, "o"]).await, ["other"], "{verb}");
     }
     assert_eq!(complete("http://127.0.0.1:1", &["logs", "he"]).await, Vec::<String>::new());
