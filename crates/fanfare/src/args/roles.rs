@@ -171,7 +171,7 @@ pub(crate) struct NodeArgs {
 /// How requests are traced.
 #[derive(ClapArgs, Clone, Debug, Default)]
 pub(crate) struct TraceArgs {
-    /// Where spans of requests go, over OTLP (HTTP with JSON): http://HOST:4318. Without it nothing is exported.
+    /// Where spans of requests go, over OTLP (HTTP with JSON), e.g. http://HOST:4318.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", value_parser = endpoint)]
     otlp_endpoint: Option<String>,
     /// Which share of the requests that have no trace context begins a trace, 0 to 1.
@@ -262,8 +262,8 @@ pub(crate) struct PolicyArgs {
 #[derive(ClapArgs, Debug)]
 #[command(next_help_heading = "Emulation", group = ArgGroup::new("emulation").args(["emulate", "fake"]))]
 pub(crate) struct EmulateArgs {
-    /// Stand for N nodes, NAME-0 and so on, each with these CPUs and this memory. Their runtime is `fake`: sandboxes
-    /// answer over HTTP and run nothing.
+    /// Stand for N nodes, each with these CPUs and this memory, whose runtime is `fake`: sandboxes answer over HTTP
+    /// and run nothing.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=NODES_MAX))]
     emulate: Option<u32>,
     /// Offer the runtime `fake` beside the real one.
@@ -312,7 +312,7 @@ pub(crate) struct CapacityArgs {
     /// Memory for sandboxes, e.g. 8GiB [default: three quarters].
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) memory: Option<u64>,
-    /// How much of functions' installed dependencies is kept: what no function here uses makes way beyond it.
+    /// How much of installed dependencies is kept; beyond it, what nobody uses goes.
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "10GiB")]
     pub(crate) deps_max: u64,
 }
