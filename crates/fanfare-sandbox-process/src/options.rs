@@ -1,6 +1,7 @@
 //! Settings of the runtime.
 
 use std::ffi::OsString;
+use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use fanfare_types::limits;
 use crate::launcher::LAUNCHER_ARGUMENT;
 
 /// Bytes of a run directory's path: socket paths below it must fit the kernel's 107.
-pub(crate) const RUN_DIR_LEN_MAX: usize = 60;
+const RUN_DIR_LEN_MAX: usize = 60;
 
 /// How to start a launcher: a program that calls [`crate::launcher_main`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,5 +66,25 @@ impl ProcessOptions {
             netns_pool: 256,
             deps_bytes_max: limits::DEPS_BYTES_KEPT_DEFAULT,
         }
+    }
+
+    /// Whether a runtime can be started with these, as far as that can be told without touching anything.
+    ///
+    /// # Errors
+    /// Of the kind `InvalidInput`: the run directory's path is too long, not absolute or not UTF-8, or there are no
+    /// user numbers, or root's is among them.
+    pub fn check(&self) -> io::Result<()> {
+        let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let dir = &self.run_dir;
+        if !dir.is_absolute() || dir.to_str().is_none() || dir.as_os_str().len() > RUN_DIR_LEN_MAX {
+            return refuse(format!(
+                "run directory {} must be an absolute UTF-8 path of at most {RUN_DIR_LEN_MAX} bytes: socket paths are short",
+                dir.display()
+            ));
+        }
+        if self.uids.is_empty() || self.uids.contains(&0) {
+            return refuse(format!("user numbers {:?} must be some, without root's", self.uids));
+        }
+        Ok(())
     }
 }

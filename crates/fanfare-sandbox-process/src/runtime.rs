@@ -21,7 +21,7 @@ use crate::isolation::Isolation;
 use crate::launcher::protocol::Config;
 use crate::link::{LinkOptions, Links};
 use crate::logs::Log;
-use crate::options::{ProcessOptions, RUN_DIR_LEN_MAX};
+use crate::options::ProcessOptions;
 use crate::recover;
 use crate::revision::{Revision, node_failure};
 use crate::run_dir;
@@ -46,7 +46,7 @@ impl ProcessRuntime {
     /// # Errors
     /// The run directory is in use by another runtime or cannot be written, or the launcher cannot work here.
     pub async fn start(options: ProcessOptions, outlets: Outlets) -> io::Result<Arc<Self>> {
-        check(&options)?;
+        options.check()?;
         let run_dir = options.run_dir.clone();
         let lock = run_dir::lock(&run_dir).await?;
         let (data_dir, swept) = (options.data_dir.clone(), run_dir.clone());
@@ -103,21 +103,6 @@ impl ProcessRuntime {
     pub fn isolation(&self) -> &Isolation {
         &self.isolation
     }
-}
-
-fn check(options: &ProcessOptions) -> io::Result<()> {
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let dir = &options.run_dir;
-    if !dir.is_absolute() || dir.to_str().is_none() || dir.as_os_str().len() > RUN_DIR_LEN_MAX {
-        return refuse(format!(
-            "run directory {} must be an absolute UTF-8 path of at most {RUN_DIR_LEN_MAX} bytes: socket paths are short",
-            dir.display()
-        ));
-    }
-    if options.uids.is_empty() || options.uids.contains(&0) {
-        return refuse(format!("user numbers {:?} must be some, without root's", options.uids));
-    }
-    Ok(())
 }
 
 impl Runtime for ProcessRuntime {

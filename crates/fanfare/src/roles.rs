@@ -142,11 +142,16 @@ fn real_node(
 ) -> Result<NodeOptions, Failure> {
     let NodeSettings { name, capacity, run_dir, .. } = settings;
     let data_dir = settings.data_dir.join("node");
-    make_private(&data_dir, "--data-dir")?;
-    make_private(&run_dir, "--run-dir")?;
     let deps_bytes_max = settings.deps_bytes_max;
     let process =
         ProcessOptions { deps_bytes_max, ..ProcessOptions::new(&run_dir, data_dir.join("process")) };
+    // Before anything is made.
+    process.check().map_err(|e| {
+        Failure::platform(format!("cannot start the node: {e}"))
+            .next("choose another directory with --run-dir")
+    })?;
+    make_private(&data_dir, "--data-dir")?;
+    make_private(&run_dir, "--run-dir")?;
     let fake = fake.map(|options| Ok::<_, Failure>((options, fake_listener()?))).transpose()?;
     let runtimes: RuntimeFactory = Box::new(move |outlets| {
         Box::pin(async move {

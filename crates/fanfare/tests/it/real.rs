@@ -275,6 +275,18 @@ async fn a_taken_port_names_its_owner() {
 }
 
 #[tokio::test]
+async fn a_run_directory_that_cannot_be_used_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, long) = (path(&dir, "data"), path(&dir, &"long".repeat(20)));
+    let free = "127.0.0.1:0";
+    let flags = ["--data-dir", &data, "--grpc-listen", free, "--listen", free, "--api-listen", free];
+    let run = fanfare("", &[&["up", "--run-dir", &long][..], &flags[..]].concat()).await;
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.stderr.contains("at most 60 bytes") && run.stderr.contains("with --run-dir"), "{run:?}");
+    assert!(!Path::new(&long).exists());
+}
+
+#[tokio::test]
 async fn three_processes_answer_like_one() {
     if !sandboxes_work("three_processes_answer_like_one").await {
         return;
