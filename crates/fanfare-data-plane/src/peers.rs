@@ -71,6 +71,7 @@ impl PeerPool {
         idle.retain(|_, pool| pool.last().is_some_and(|(since, _)| now.since(*since) <= IDLE_AGE_MAX));
         let pool = idle.entry(address.clone()).or_default();
         if pool.len() < IDLE_MAX {
+            connection.get_ref().rests();
             pool.push((now, connection));
         }
     }

@@ -1,5 +1,6 @@
 //! A connected socket to a sandbox or to another data plane.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -27,11 +28,15 @@ pub(crate) enum Socket {
 pub(crate) struct Stream {
     socket: Socket,
     core: usize,
+    /// Something was sent, and nothing received since.
+    asked: bool,
+    /// A first part of the answer is here, and its sender has not been told.
+    heard: Cell<bool>,
 }
 
 impl Stream {
     pub(crate) fn new(socket: Socket) -> Self {
-        Stream { socket, core: core::current() }
+        Stream { socket, core: core::current(), asked: false, heard: Cell::new(false) }
     }
 
     /// Whether the peer has neither closed it nor said anything that was not read, as the kernel knows it now.
@@ -40,6 +45,30 @@ impl Stream {
             Socket::Unix(s) => is_quiet(s),
             Socket::Tcp(s) => is_quiet(s),
             Socket::Lost => false,
+        }
+    }
+
+    /// The answer is complete.
+    pub(crate) fn rests(&self) {
+        self.heard.set(false);
+    }
+
+    /// Something was received.
+    fn received(&mut self) {
+        if std::mem::take(&mut self.asked) {
+            self.heard.set(true);
+        }
+    }
+
+    /// Nothing more is there yet. A peer that writes its answer in pieces, and does not say so to its kernel
+    /// (`TCP_NODELAY`), keeps the next piece back until the last one is acknowledged, which this end's kernel would
+    /// put off for 40 ms: it expects something to send along with it. Once for each answer that comes in pieces.
+    fn acknowledge(&self) {
+        if self.heard.take()
+            && let Socket::Tcp(socket) = &self.socket
+        {
+            // It only delays the rest if it fails.
+            let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
         }
     }
 
@@ -69,17 +98,25 @@ fn lost() -> io::Error {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut().here()? {
+        let this = self.get_mut();
+        let read = match this.here()? {
             Socket::Unix(s) => Pin::new(s).poll_read(cx, buf),
             Socket::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Socket::Lost => Poll::Ready(Err(lost())),
+        };
+        match read {
+            Poll::Ready(_) => this.received(),
+            Poll::Pending => this.acknowledge(),
         }
+        read
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut().here()? {
+        let this = self.get_mut();
+        this.asked = true;
+        match this.here()? {
             Socket::Unix(s) => Pin::new(s).poll_write(cx, buf),
             Socket::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Socket::Lost => Poll::Ready(Err(lost())),
@@ -91,7 +128,9 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut().here()? {
+        let this = self.get_mut();
+        this.asked = true;
+        match this.here()? {
             Socket::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Socket::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Socket::Lost => Poll::Ready(Err(lost())),
@@ -180,6 +219,39 @@ mod tests {
             drop(peer);
             assert_eq!(elsewhere(stream), (false, b"unasked".to_vec()), "looking takes nothing away");
         }
+    }
+
+    #[test]
+    fn what_comes_in_pieces_is_acknowledged_at_once() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let here = runtime();
+        let _context = here.enter();
+        let (mut stream, mut peer) = tcp();
+        let quick = |stream: &Stream| match &stream.socket {
+            Socket::Tcp(s) => rustix::net::sockopt::tcp_quickack(s).unwrap(),
+            _ => unreachable!("it is one"),
+        };
+        let mut byte = [0];
+        here.block_on(async {
+            for answer_is_complete in [true, false] {
+                stream.write_all(b"request").await.unwrap();
+                peer.write_all(b"1").unwrap();
+                stream.read_exact(&mut byte).await.unwrap();
+                // As after many exchanges.
+                let Socket::Tcp(s) = &stream.socket else { unreachable!("it is one") };
+                rustix::net::sockopt::set_tcp_quickack(s, false).unwrap();
+                if answer_is_complete {
+                    stream.rests();
+                }
+                let more = std::future::poll_fn(|cx| {
+                    let mut buf = ReadBuf::new(&mut byte);
+                    Poll::Ready(Pin::new(&mut stream).poll_read(cx, &mut buf).is_ready())
+                });
+                assert!(!more.await);
+                assert_eq!(quick(&stream), !answer_is_complete);
+            }
+        });
     }
 
     #[test]

@@ -102,6 +102,7 @@ impl Upstream {
             && !pool.closed
             && pool.room() > 0
         {
+            connection.get_ref().rests();
             pool.idle.push(Idle { core, since: now, connection });
         }
     }
