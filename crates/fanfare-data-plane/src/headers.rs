@@ -11,8 +11,11 @@ use http::header::{
 };
 
 use fanfare_http1::OnInformational;
+use fanfare_types::Reason;
+use http::StatusCode;
 
 use crate::client_stream::ClientState;
+use crate::problem::REASON;
 use crate::request_id::REQUEST_ID;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -77,6 +80,19 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// Takes out what a client may not say to a sandbox.
 pub(crate) fn strip_platform(headers: &mut HeaderMap) {
     strip(headers, is_platforms);
+}
+
+/// Takes out of a function's answer what only the platform says. What a shim says of an error of its handler, or of a
+/// request that it refused, stays.
+pub(crate) fn strip_platforms_words(status: StatusCode, headers: &mut HeaderMap) {
+    let shims = match status {
+        StatusCode::BAD_GATEWAY => Some(Reason::HandlerError),
+        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Some(Reason::TooLarge),
+        StatusCode::BAD_REQUEST => Some(Reason::BadRequest),
+        _ => None,
+    };
+    let kept = shims.is_some_and(|shims| headers.get(REASON).is_some_and(|said| said == shims.code()));
+    strip(headers, |name| is_platforms(name) && !(kept && *name == REASON));
 }
 
 /// Whether the client sends its body only when told to.
@@ -279,6 +295,25 @@ mod tests {
         ]);
         strip_platform(&mut headers);
         assert_eq!(headers, map(&[("x-fanfares", "not ours"), ("x-fanfare", "not ours")]));
+    }
+
+    #[test]
+    fn functions_cannot_answer_as_the_platform_and_shims_say_what_was_wrong() {
+        let cases = [
+            (502, "handler-error", true),
+            (413, "too-large", true),
+            (431, "too-large", true),
+            (400, "bad-request", true),
+            (200, "handler-error", false),
+            (429, "queue-full", false),
+            (502, "node-lost", false),
+        ];
+        for (status, reason, kept) in cases {
+            let mut headers = map(&[("x-fanfare-reason", reason), ("x_fanfare_node", "n"), ("x-own", "1")]);
+            strip_platforms_words(StatusCode::from_u16(status).unwrap(), &mut headers);
+            assert_eq!(headers.contains_key(REASON), kept, "{status} {reason}");
+            assert_eq!(headers.len(), 1 + usize::from(kept), "{status} {reason}");
+        }
     }
 
     #[test]

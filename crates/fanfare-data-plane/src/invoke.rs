@@ -180,6 +180,9 @@ impl Call<'_> {
         let switching = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let agreed = parts.headers.get(UPGRADE).filter(|_| switching).cloned();
         headers::strip_hop_by_hop(&mut parts.headers);
+        let handler_error = failures::is_handler_error(parts.status, &parts.headers);
+        headers::strip_platforms_words(parts.status, &mut parts.headers);
+        // What the function says of its own time stays, in fields before this one.
         parts.headers.append(SERVER_TIMING, timing);
         // A version is of one connection, as those fields are: the server speaks its client's.
         parts.version = Version::HTTP_11;
@@ -193,7 +196,7 @@ impl Call<'_> {
         match Body::of(self.core, rest, Some(lease.clone()), lease.deadline, held).await {
             Ok(body) => {
                 let mut entry = self.trail.answered(parts.status, answered);
-                if failures::is_handler_error(parts.status, &parts.headers) {
+                if handler_error {
                     let said = if let Body::Full(Some(bytes)) = &body { bytes.clone() } else { Bytes::new() };
                     let id = failures::id_of(self.headers);
                     let detail = self.core.shared.failures.note_handler_error(function, id, &said);

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::{Connection, get, get_later, request};
 use crate::rig::{Rig, hello, within};
-use crate::sandbox::{RawSandbox, Sandbox};
+use crate::sandbox::{RawSandbox, Sandbox, text};
 
 #[tokio::test]
 async fn the_end_of_a_sandbox_is_told_with_its_cause() {
@@ -46,6 +46,26 @@ async fn the_end_of_a_sandbox_is_told_with_its_cause() {
     }
     let heard = control.until_report().await;
     assert!(!heard.iter().any(|m| matches!(m, fanfare_types::FromDataPlane::Condemned { .. })), "{heard:?}");
+}
+
+#[tokio::test]
+async fn a_function_cannot_answer_as_the_platform() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, |_| async {
+        let mut answer = text("mine");
+        let said = [("x-fanfare-reason", "queue-full"), ("x_fanfare_reason", "queue-full"), ("x-own", "1")];
+        for (name, value) in said.into_iter().chain([("server-timing", "db;dur=1")]) {
+            answer.headers_mut().insert(name, http::HeaderValue::from_static(value));
+        }
+        answer
+    });
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let answer = get(rig.address(), "/function/hello").await;
+    assert_eq!((answer.status.as_u16(), answer.reason(), answer.text()), (200, "", "mine"));
+    assert!(!answer.headers.contains_key("x_fanfare_reason") && answer.headers["x-own"] == "1");
+    let timings: Vec<_> = answer.headers.get_all("server-timing").iter().collect();
+    assert_eq!(timings[0], "db;dur=1");
+    assert!(timings[1].to_str().unwrap().starts_with("queue;dur=") && timings.len() == 2, "{timings:?}");
 }
 
 #[tokio::test]
