@@ -63,6 +63,8 @@ impl Problem {
                 format!("waited {:.3} s for a free slot and got none", waited.as_secs_f64()).into()
             }
             Refusal::Unavailable { detail, log_tail, .. } => {
+                // Nothing of the request ran, whatever the start failed of.
+                problem.status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
                 problem.log_tail = (!log_tail.is_empty()).then(|| log_tail.clone());
                 detail.to_string().into()
             }

@@ -89,6 +89,17 @@ async fn what_cannot_start_is_told_with_the_last_log_lines() {
     control.demand(1).await;
     control.say(unavailable());
     assert_eq!(waiting.await.unwrap().reason(), "handler-not-found");
+    control.demand(0).await;
+    let waiting = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    control.say(ToDataPlane::Unavailable {
+        function: F,
+        reason: Reason::OutOfMemory,
+        detail: "it was killed while it started".into(),
+        log_tail: "".into(),
+    });
+    let answer = waiting.await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (503, "out-of-memory"), "nothing of it ran");
     control.say(ToDataPlane::Functions(vec![FunctionRoute { revision: 2, ..hello() }]));
     let sandbox = Sandbox::named(rig.dir(), 1);
     control.grant_revision(2, 1, &sandbox.endpoint, 1, None);
