@@ -90,8 +90,8 @@ reasons! {
     SandboxExited = "sandbox-exited", 502, "see the detail; `fanfare logs NAME` has the rest";
     /// The sandbox was killed for using more memory than its limit.
     OutOfMemory = "out-of-memory", 502, "give it more with `fanfare update NAME --memory SIZE`";
-    /// The sandbox closed the connection without an answer, though it lives.
-    ConnectionClosed = "connection-closed", 502, "the function closed its socket before it answered; `fanfare logs NAME` has what it wrote";
+    /// The connection to the sandbox ended without an answer, and nothing was heard of the sandbox's own end.
+    ConnectionClosed = "connection-closed", 502, "the function closed its socket before it answered, or its node was lost a moment ago; `fanfare logs NAME` has what it wrote";
     /// The sandbox's answer is not HTTP.
     BadResponse = "bad-response", 502, "the function's answer is not valid HTTP";
     /// The node that ran the sandbox was lost.
