@@ -44,6 +44,8 @@ pub(crate) struct Control {
     outlet: Arc<Outlet>,
     /// It was said that there is no stream: that there is one again is said as loudly.
     complained: bool,
+    /// It was said that the control plane ends streams at once.
+    shut_out: bool,
 }
 
 struct Known {
@@ -74,6 +76,7 @@ impl Control {
             stream: 0,
             outlet: Arc::new(Outlet::nowhere()),
             complained: false,
+            shut_out: false,
         }
     }
 
@@ -129,11 +132,11 @@ impl Control {
                 _ = heartbeats.tick() => beaten = self.beat(),
                 batch = link.rx.recv() => {
                     let Some(batch) = batch else {
-                        self.complained = true;
-                        tracing::warn!("the stream to the control plane is broken");
+                        self.broken(heard);
                         return heard;
                     };
                     heard = true;
+                    self.shut_out = false;
                     self.shared.connected.store(true, Ordering::Relaxed);
                     for message in batch.messages {
                         self.apply(message);
@@ -168,6 +171,20 @@ impl Control {
                 }
                 _ = reports.tick() => self.report(),
             }
+        }
+    }
+
+    /// Says so, and what it may mean. That it was shut out it says once.
+    fn broken(&mut self, heard: bool) {
+        self.complained = true;
+        if heard {
+            tracing::warn!("the stream to the control plane is broken");
+        } else if !std::mem::replace(&mut self.shut_out, true) {
+            tracing::warn!(
+                name = %self.shared.options.name,
+                "the control plane ends every stream before it says anything, as it does where a living data plane has \
+                 this name. Give one of them another with --name; the control plane's log says more"
+            );
         }
     }
 
