@@ -1,7 +1,7 @@
 //! What may travel on a link, and how much room it takes.
 
 use fanfare_types::{
-    FromDataPlane, FromNode, FunctionRoute, RequestRecord, RevisionSpec, ToDataPlane, ToNode,
+    FromDataPlane, FromNode, FunctionRoute, Reach, RequestRecord, RevisionSpec, ToDataPlane, ToNode,
 };
 
 /// A message of a link: one of the four enums of `fanfare-types`.
@@ -37,7 +37,14 @@ fn text(s: &str) -> usize {
 }
 
 fn route(route: &FunctionRoute) -> usize {
-    RECORD + text(route.name.as_str())
+    let reach = match &route.reach {
+        Reach::Named | Reach::Unit => 0,
+        Reach::Shared(traffic) => {
+            let tags: usize = traffic.tags.iter().map(|(tag, _)| TEXT + text(tag.as_str())).sum();
+            traffic.shares.len() * 2 * TEXT + tags
+        }
+    };
+    RECORD + text(route.name.as_str()) + reach
 }
 
 fn revision(spec: &RevisionSpec) -> usize {
