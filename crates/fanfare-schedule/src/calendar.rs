@@ -107,6 +107,12 @@ impl Calendar {
         bounded("a cron expression", expression, EXPRESSION_BYTES_MAX)?;
         bounded("a time zone", zone, ZONE_BYTES_MAX)?;
         let zone: Tz = zone.parse().map_err(|_| CalendarError::Zone { zone: zone.to_owned() })?;
+        // The parser takes a list without items for a field that nothing fits, and looks for that instant for seconds.
+        let is_hollow = |field: &str| field.split(',').any(str::is_empty);
+        if expression.split_whitespace().any(is_hollow) {
+            let why = "a list has an empty item".to_owned();
+            return Err(CalendarError::Expression { expression: expression.to_owned(), why });
+        }
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
         let cron = parser.parse(expression).map_err(|error| CalendarError::Expression {
             expression: expression.to_owned(),

@@ -80,7 +80,16 @@ fn an_instant_comes_once() {
 #[test]
 fn what_cannot_be_is_refused_with_what_is_wrong() {
     let refused = |expression: &str, zone: &str| Calendar::cron(expression, zone, Wall(0)).unwrap_err();
-    for expression in ["", "* * * *", "* * * * * * *", "61 * * * *", "a b c d e", "* * * * 9"] {
+    for expression in [
+        "",
+        "* * * *",
+        "* * * * * * *",
+        "61 * * * *",
+        "a b c d e",
+        "* * * * 9",
+        ",,, 1-3 * * 0-5",
+        "1, * * * *",
+    ] {
         assert!(matches!(refused(expression, "UTC"), CalendarError::Expression { .. }), "{expression}");
     }
     assert!(matches!(refused("0 0 30 2 *", "UTC"), CalendarError::Never { .. }));
