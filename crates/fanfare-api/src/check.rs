@@ -169,17 +169,13 @@ fn sizing(
     let pids = document.pids.unwrap_or(defaults.pids_limit);
     // Its files are memory: it must be full before the memory is used up.
     let tmp_default = defaults.tmp_limit_bytes.min(memory_limit / 2);
-    let tmp = bytes("limits.tmp", document.tmp.as_ref())?.unwrap_or(tmp_default);
+    let (tmp_min, tmp_max) = (limits::TMP_LIMIT_MIN_BYTES, limits::TMP_LIMIT_MAX_BYTES);
+    let tmp = bytes("limits.tmp", document.tmp.as_ref(), tmp_min, tmp_max)?.unwrap_or(tmp_default);
     Ok(Sizing {
         request: Resources::new(cpu_request, memory_request),
         limit: Resources::new(cpu_limit, memory_limit),
         pids_limit: within("limits.pids", pids, limits::PIDS_LIMIT_MIN, limits::PIDS_LIMIT_MAX)?,
-        tmp_limit_bytes: bytes_within(
-            "limits.tmp",
-            tmp,
-            limits::TMP_LIMIT_MIN_BYTES,
-            limits::TMP_LIMIT_MAX_BYTES,
-        )?,
+        tmp_limit_bytes: bytes_within("limits.tmp", tmp, tmp_min, tmp_max)?,
         concurrency,
         handler_processes: processes,
     })
@@ -187,10 +183,10 @@ fn sizing(
 
 /// Request and limit. When only one is given, the default of the other makes room for it.
 fn memory(document: &LimitsDocument) -> Result<(u64, u64), FieldError> {
-    let request = bytes("limits.memory_request", document.memory_request.as_ref())?;
-    let limit = bytes("limits.memory_limit", document.memory_limit.as_ref())?;
-    let limit = limit.unwrap_or_else(|| limits::MEMORY_LIMIT_DEFAULT_BYTES.max(request.unwrap_or(0)));
     let (min, max) = (limits::MEMORY_LIMIT_MIN_BYTES, limits::MEMORY_LIMIT_MAX_BYTES);
+    let request = bytes("limits.memory_request", document.memory_request.as_ref(), 0, max)?;
+    let limit = bytes("limits.memory_limit", document.memory_limit.as_ref(), min, max)?;
+    let limit = limit.unwrap_or_else(|| limits::MEMORY_LIMIT_DEFAULT_BYTES.max(request.unwrap_or(0)));
     let limit = match document.memory_limit {
         Some(_) => bytes_within("limits.memory_limit", limit, min, max)?,
         None => bytes_within("limits.memory_request", limit, min, max)?,
@@ -271,16 +267,19 @@ fn env(env: EnvDocument) -> Result<Vec<(String, String)>, FieldError> {
     Ok(env.0)
 }
 
-fn bytes(field: &str, value: Option<&Quantity>) -> Result<Option<u64>, FieldError> {
-    let read = |q: &Quantity| {
-        q.bytes().ok_or_else(|| FieldError::new(field, q, "bytes, or text such as \"128MiB\""))
-    };
-    value.map(read).transpose()
+/// Any amount; the bounds are for the error of what is none.
+fn bytes(field: &str, value: Option<&Quantity>, min: u64, max: u64) -> Result<Option<u64>, FieldError> {
+    let (min, max) = (show_bytes(min), show_bytes(max));
+    let limit = || format!("{min} to {max}, in bytes or as text such as \"128MiB\"");
+    value.map(|q| q.bytes().ok_or_else(|| FieldError::new(field, q, limit()))).transpose()
 }
 
 fn cpus(field: &str, value: Option<&Quantity>) -> Result<Option<u64>, FieldError> {
-    let limit = "CPUs in steps of 0.001, or text such as \"500m\"";
-    value.map(|q| q.cpu_milli().ok_or_else(|| FieldError::new(field, q, limit))).transpose()
+    let limit = || {
+        let most = limits::CPU_MAX_MILLI / 1_000;
+        format!("0 to {most} CPUs in steps of 0.001, as a number or as text such as \"500m\"")
+    };
+    value.map(|q| q.cpu_milli().ok_or_else(|| FieldError::new(field, q, limit()))).transpose()
 }
 
 /// `value`, or an error that names the bounds.

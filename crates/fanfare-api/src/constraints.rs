@@ -38,6 +38,23 @@ pub fn constrain(schemas: &mut Map<String, Value>) {
     }
 }
 
+/// The bounds of the number at `path` of a function's document, in words.
+pub(crate) fn bounds(path: &str) -> Option<String> {
+    let (fields, name) = match path.split_once('.') {
+        None => (function_fields(), path),
+        Some(("limits", name)) => (limits_fields(), name),
+        Some(("scaling", name)) => (scaling_fields(), name),
+        Some(_) => return None,
+    };
+    let (_, keywords) = fields.into_iter().find(|(of, _)| *of == name)?;
+    let most = keywords.get("maximum")?;
+    match (keywords.get("minimum"), keywords.get("exclusiveMinimum")) {
+        (Some(least), _) => Some(format!("{least} to {most}")),
+        (None, Some(least)) => Some(format!("above {least}, at most {most}")),
+        (None, None) => None,
+    }
+}
+
 /// What a function's name is.
 #[must_use]
 pub fn name_schema() -> Value {

@@ -273,20 +273,33 @@ impl FunctionDocument {
     /// # Errors
     /// The field that is missing, unknown, or of the wrong type; the field is `body` when it is not JSON at all.
     pub fn from_json(json: &[u8]) -> Result<Self, FieldError> {
-        read_json(json)
+        read_bounded(json, crate::constraints::bounds)
     }
 }
 
 /// Reads a document; the error names the field that has the wrong shape.
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T, FieldError> {
+    read_bounded(json, |_| None)
+}
+
+/// The same, where `bounds` knows those of some fields.
+fn read_bounded<T: serde::de::DeserializeOwned>(
+    json: &[u8],
+    bounds: fn(&str) -> Option<String>,
+) -> Result<T, FieldError> {
     let mut reader = serde_json::Deserializer::from_slice(json);
-    let document = serde_path_to_error::deserialize(&mut reader).map_err(|e| shape_error(&e, json))?;
+    let document =
+        serde_path_to_error::deserialize(&mut reader).map_err(|e| shape_error(&e, json, bounds))?;
     reader.end().map_err(|e| FieldError::new("body", e, "one JSON object"))?;
     Ok(document)
 }
 
 /// Names the field in which JSON has the wrong shape, with the value there unless it may be a secret.
-fn shape_error(error: &serde_path_to_error::Error<serde_json::Error>, json: &[u8]) -> FieldError {
+fn shape_error(
+    error: &serde_path_to_error::Error<serde_json::Error>,
+    json: &[u8],
+    bounds: fn(&str) -> Option<String>,
+) -> FieldError {
     let path = error.path().to_string();
     let inner = error.inner().to_string();
     let whole: Option<serde_json::Value> = serde_json::from_slice(json).ok();
@@ -303,6 +316,9 @@ fn shape_error(error: &serde_path_to_error::Error<serde_json::Error>, json: &[u8
             .try_fold(&whole, |at, key| at.get(key))
             .map_or_else(|| "missing".to_owned(), ToString::to_string)
     };
+    if let Some(bounds) = bounds(&path) {
+        return FieldError::new(field, value, bounds);
+    }
     // serde repeats the value in its message; that of an environment variable may be a secret.
     let limit = if secret { "an object of names and string values".to_owned() } else { what };
     FieldError { message: format!("{field}: {limit}"), ..FieldError::new(field, value, limit) }

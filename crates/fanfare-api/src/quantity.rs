@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 /// A number in the field's documented unit (bytes, CPUs, seconds), or text such as `"128MiB"`, `"0.5"`, `"30s"`.
 ///
 /// The API always answers with numbers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Quantity {
     /// Whole units.
@@ -19,6 +19,22 @@ pub enum Quantity {
     Number(f64),
     /// With a unit.
     Text(String),
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    /// What is neither number nor text is taken as its JSON in text, which is no amount: so the field's own check
+    /// refuses it, and says what is allowed there.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(text) => Quantity::Text(text),
+            serde_json::Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+                (Some(whole), _) => Quantity::Integer(whole),
+                (None, Some(part)) => Quantity::Number(part),
+                (None, None) => Quantity::Text(number.to_string()),
+            },
+            other => Quantity::Text(other.to_string()),
+        })
+    }
 }
 
 impl From<&str> for Quantity {

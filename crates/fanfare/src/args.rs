@@ -3,12 +3,13 @@
 mod asynchronous;
 mod contexts;
 mod invoke;
+mod numbers;
 mod revisions;
 mod roles;
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
 use fanfare_types::FunctionName;
 
 use crate::complete::{context_names, function_names};
@@ -21,6 +22,7 @@ pub(crate) use asynchronous::{
 };
 pub(crate) use contexts::{ContextAddArgs, ContextArgs, ContextCommand, ContextListArgs, ContextNameArgs};
 pub(crate) use invoke::InvokeArgs;
+pub(crate) use numbers::{number, taking_negative_numbers, whole};
 pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
@@ -43,6 +45,14 @@ pub(crate) struct Args {
     pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Args {
+    /// What this process was started with. Ends it, with what is wrong, where that is not allowed.
+    pub(crate) fn read() -> Self {
+        let matches = taking_negative_numbers(Self::command()).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }
 
 /// Where the control API is, unless told otherwise.
@@ -272,7 +282,7 @@ pub(crate) struct LogsArgs {
     #[command(flatten)]
     pub(crate) which: WhichLines,
     /// Begin with so many of the last lines.
-    #[arg(long, default_value_t = 100, value_name = "LINES")]
+    #[arg(long, default_value_t = 100, value_name = "LINES", value_parser = whole::<0, 10_000>)]
     pub(crate) tail: u32,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -393,7 +403,6 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        use clap::CommandFactory;
         Args::command().debug_assert();
     }
 }

@@ -27,7 +27,7 @@ mod suggest;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use clap_complete::CompleteEnv;
 use fanfare_sandbox_process::{LAUNCHER_ARGUMENT, launcher_main};
 
@@ -41,5 +41,5 @@ fn main() -> ExitCode {
     }
     // A shell that completes a line asks so, and is answered here.
     CompleteEnv::with_factory(args::Args::command).var(complete::VARIABLE).complete();
-    commands::run(args::Args::parse())
+    commands::run(args::Args::read())
 }

@@ -4,7 +4,9 @@ use clap::{Args as ClapArgs, ValueEnum};
 use fanfare_api::{
     BalanceName, FunctionDocument, MetricName, PolicyName, ProfileName, Quantity, ScalingDocument,
 };
+use fanfare_types::limits;
 
+use crate::args::{number, whole};
 use crate::exit::Failure;
 
 /// Settings of a function. What is left out keeps its value or its default.
@@ -30,16 +32,16 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_name = "CPUS", hide_short_help = true)]
     pub(crate) cpu_request: Option<String>,
     /// Most processes and threads of a sandbox.
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<{ limits::PIDS_LIMIT_MIN }, { limits::PIDS_LIMIT_MAX }>, hide_short_help = true)]
     pub(crate) pids: Option<u32>,
     /// Size of a sandbox's private /tmp, e.g. 64MiB.
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub(crate) tmp: Option<String>,
     /// Requests that one sandbox serves at once.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<1, { limits::CONCURRENCY_MAX }>)]
     pub(crate) concurrency: Option<u32>,
     /// Handler processes in one sandbox.
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<1, { limits::CONCURRENCY_MAX }>, hide_short_help = true)]
     pub(crate) handler_processes: Option<u32>,
     /// Time from accepted to answered, e.g. 30s.
     #[arg(long, value_name = "DURATION")]
@@ -51,22 +53,22 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_name = "DURATION", hide_short_help = true)]
     pub(crate) start_timeout: Option<String>,
     /// Requests that may wait.
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<1, { limits::QUEUE_LIMIT_MAX }>, hide_short_help = true)]
     pub(crate) queue_limit: Option<u32>,
     /// Choice among free slots: knative, least_loaded, round_robin, random, ch_rlu, hermod.
     #[arg(long, value_name = "NAME", value_parser = word::<BalanceName>, hide_short_help = true)]
     pub(crate) balance: Option<BalanceName>,
     /// Never fewer sandboxes.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<0, { limits::SCALE_MAX }>)]
     pub(crate) min: Option<u32>,
     /// Never more sandboxes.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<1, { limits::SCALE_MAX }>)]
     pub(crate) max: Option<u32>,
     /// Always so many sandboxes.
-    #[arg(long, value_name = "N", conflicts_with_all = ["policy", "profile", "target", "metric"])]
+    #[arg(long, value_name = "N", value_parser = whole::<0, { limits::SCALE_MAX }>, conflicts_with_all = ["policy", "profile", "target", "metric"])]
     pub(crate) scale: Option<u32>,
     /// Sandboxes started at registration.
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<0, { limits::SCALE_MAX }>, hide_short_help = true)]
     pub(crate) initial: Option<u32>,
     /// What decides the scale.
     #[arg(long, value_enum, value_name = "NAME", hide_short_help = true)]
@@ -78,7 +80,7 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_name = "NAME", value_parser = word::<MetricName>, hide_short_help = true)]
     pub(crate) metric: Option<MetricName>,
     /// What one sandbox should carry.
-    #[arg(long, value_name = "NUMBER", hide_short_help = true)]
+    #[arg(long, value_name = "NUMBER", value_parser = target, hide_short_help = true)]
     pub(crate) target: Option<f64>,
     /// A lower count takes effect after so long, e.g. 30s.
     #[arg(long, value_name = "DURATION", hide_short_help = true)]
@@ -92,6 +94,11 @@ pub(crate) enum PolicyArg {
     Kpa,
     /// By CPU.
     Hpa,
+}
+
+/// What one sandbox should carry, within the API's limits.
+fn target(text: &str) -> Result<f64, String> {
+    number(text, 0.01, limits::SCALING_FACTOR_MAX)
 }
 
 /// A word of the API's vocabulary.

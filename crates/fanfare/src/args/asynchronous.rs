@@ -9,7 +9,7 @@ use fanfare_data_plane::{AsyncOptions, CallbackTargets};
 use fanfare_types::FunctionName;
 use http::header::{HeaderName, HeaderValue};
 
-use super::{OutputArgs, duration, function_name};
+use super::{OutputArgs, duration, function_name, whole};
 use crate::complete::function_names;
 use crate::exit::Failure;
 use crate::printer::Output;
@@ -29,7 +29,7 @@ pub(crate) struct LaterArgs {
     at_most_once: bool,
     /// Attempts that may fail.
     #[arg(long, value_name = "N", requires = "later", conflicts_with = "at_most_once",
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::ATTEMPTS_MAX)))]
+          value_parser = whole::<1, { limits::ATTEMPTS_MAX }>)]
     max_attempts: Option<u32>,
     /// How long an attempt may still begin, e.g. 2h.
     #[arg(long, value_name = "DURATION", requires = "later", value_parser = duration)]
@@ -148,7 +148,7 @@ pub(crate) struct AsyncDeadArgs {
     #[arg(long, value_parser = function_name, add = function_names())]
     pub(crate) function: Option<FunctionName>,
     /// At most so many.
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<1, { u32::MAX }>)]
     pub(crate) limit: u32,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

@@ -10,7 +10,7 @@ use fanfare_policy::Placement;
 use fanfare_sandbox::fake::FakeOptions;
 use fanfare_types::{Resources, limits};
 
-use crate::args::{AsyncKeepArgs, OutputArgs};
+use crate::args::{AsyncKeepArgs, OutputArgs, whole};
 use crate::exit::Failure;
 use crate::roles::Sandboxes;
 use crate::{dirs, roles};
@@ -55,7 +55,7 @@ Examples:
   fanfare demo -o json")]
 pub(crate) struct DemoArgs {
     /// Requests in the surge.
-    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2_000))]
+    #[arg(long, default_value_t = 200, value_name = "N", value_parser = whole::<1, 2_000>)]
     pub(crate) surge: u32,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -130,8 +130,8 @@ pub(crate) struct DataPlaneArgs {
     #[arg(long)]
     pub(crate) take_over: bool,
     /// Threads that serve requests [default: one per CPU].
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub(crate) threads: usize,
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = whole::<0, 1_024>)]
+    pub(crate) threads: u32,
     /// Where GET /metrics is answered, for Prometheus [default: nowhere]. Whoever reaches it learns functions' names.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics_listen: Option<SocketAddr>,
@@ -264,7 +264,7 @@ pub(crate) struct PolicyArgs {
 pub(crate) struct EmulateArgs {
     /// Stand for N nodes, each with these CPUs and this memory, whose runtime is `fake`: sandboxes answer over HTTP
     /// and run nothing.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=NODES_MAX))]
+    #[arg(long, value_name = "N", value_parser = whole::<1, NODES_MAX>)]
     emulate: Option<u32>,
     /// Offer the runtime `fake` beside the real one.
     #[arg(long)]
@@ -279,12 +279,12 @@ pub(crate) struct EmulateArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share, requires = "emulation")]
     failure_rate: f64,
     /// What chance is drawn from: the same for the same run.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "emulation")]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = seed, requires = "emulation")]
     seed: u64,
 }
 
 /// Nodes whose names a control plane keeps.
-const NODES_MAX: i64 = 20_000;
+const NODES_MAX: u32 = 20_000;
 
 impl EmulateArgs {
     /// Which sandboxes a node makes.
@@ -350,6 +350,10 @@ fn delay(text: &str) -> Result<Duration, String> {
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "give a share from 0 to 1, such as 0.01".to_owned())
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
 }
 
 fn placement() -> impl TypedValueParser<Value = Placement> {

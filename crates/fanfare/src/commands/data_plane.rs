@@ -26,7 +26,7 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
         listen: args.listen,
         handover: Some(handover),
         address: args.address.as_deref().map(Into::into),
-        threads: args.threads,
+        threads: args.threads as usize,
         metrics: args.metrics_listen,
         tracing: args.trace.options(),
         ..Options::default()
