@@ -12,6 +12,7 @@ mod attempt;
 mod callback;
 mod cluster;
 mod door;
+pub(crate) mod entrust;
 mod keeper;
 mod log;
 mod message;

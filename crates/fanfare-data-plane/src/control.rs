@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use fanfare_dispatch::Event;
 use fanfare_link::{Dialer, EpochGate, Link};
-use fanfare_types::limits::{FAILURES_PER_REPORT_MAX, HEARTBEAT_INTERVAL, REPORT_INTERVAL};
+use fanfare_types::limits::{ENTRUSTED_MAX, FAILURES_PER_REPORT_MAX, HEARTBEAT_INTERVAL, REPORT_INTERVAL};
 use fanfare_types::{
-    Condemned, DataPlaneHello, FromDataPlane, FunctionId, FunctionRoute, Protocol, Reach, ToDataPlane,
+    Condemned, DataPlaneHello, EntrustRefusal, EntrustedCall, FromDataPlane, FunctionId, FunctionRoute,
+    Protocol, Reach, Reason, ToDataPlane,
 };
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::asynchronous::entrust::entrust;
 use crate::clock;
 use crate::endpoint::Endpoint;
 use crate::function::{DEMAND_INTERVAL, Function, Split};
@@ -42,6 +45,8 @@ pub(crate) struct Control {
     /// Counts the streams.
     stream: u64,
     outlet: Arc<Outlet>,
+    /// Places for calls that are being accepted.
+    entrusting: Arc<Semaphore>,
     /// It was said that there is no stream: that there is one again is said as loudly.
     complained: bool,
     /// It was said that the control plane ends streams at once.
@@ -75,6 +80,7 @@ impl Control {
             leaving: Vec::new(),
             stream: 0,
             outlet: Arc::new(Outlet::nowhere()),
+            entrusting: Arc::new(Semaphore::new(ENTRUSTED_MAX)),
             complained: false,
             shut_out: false,
         }
@@ -256,6 +262,7 @@ impl Control {
                 let kept = self.shared.records.reach(clock::now());
                 self.outlet.send(FromDataPlane::Explained { number, records, kept });
             }
+            ToDataPlane::Entrust { number, call } => self.entrust(number, call),
             ToDataPlane::Revoke { sandbox, slots } => {
                 if let Some(function) = self.shared.directory.sandbox_of(sandbox) {
                     function.apply(&self.shared, Event::Revoke { sandbox, slots });
@@ -277,6 +284,25 @@ impl Control {
                 self.tell(function, Event::Unavailable { reason, detail, log_tail });
             }
         }
+    }
+
+    /// Has a call accepted, and says what became of that on the stream on which it was asked for.
+    fn entrust(&self, number: u64, call: Arc<EntrustedCall>) {
+        let outlet = self.outlet.clone();
+        let Ok(place) = self.entrusting.clone().try_acquire_owned() else {
+            let detail =
+                format!("{ENTRUSTED_MAX} calls of the control plane are being accepted; no more may be");
+            let refusal = EntrustRefusal { reason: Reason::DataPlaneFull, detail: detail.into() };
+            return outlet.send(FromDataPlane::Entrusted { number, outcome: Err(refusal) });
+        };
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let outcome = entrust(&shared, &call).await;
+            // Only now: whoever is told may have the next one accepted.
+            drop(place);
+            outlet
+                .send(FromDataPlane::Entrusted { number, outcome: outcome.map(|id| id.to_string().into()) });
+        });
     }
 
     fn tell(&self, function: FunctionId, event: Event) {

@@ -237,7 +237,10 @@ impl Engine {
             FromDataPlane::Failed(failures) => self.requests_failed(now, failures),
             FromDataPlane::Draining => self.data_plane_draining(data_plane, out),
             // The shell's own business.
-            FromDataPlane::Reached(_) | FromDataPlane::Explained { .. } | FromDataPlane::Heartbeat => {}
+            FromDataPlane::Reached(_)
+            | FromDataPlane::Explained { .. }
+            | FromDataPlane::Entrusted { .. }
+            | FromDataPlane::Heartbeat => {}
         }
     }
 

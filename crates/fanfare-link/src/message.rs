@@ -1,7 +1,8 @@
 //! What may travel on a link, and how much room it takes.
 
 use fanfare_types::{
-    FromDataPlane, FromNode, FunctionRoute, Reach, RequestRecord, RevisionSpec, ToDataPlane, ToNode,
+    EntrustedCall, FromDataPlane, FromNode, FunctionRoute, Reach, RequestRecord, RevisionSpec, ToDataPlane,
+    ToNode,
 };
 
 /// A message of a link: one of the four enums of `fanfare-types`.
@@ -56,6 +57,12 @@ fn revision(spec: &RevisionSpec) -> usize {
     };
     let env: usize = spec.env.iter().map(|(name, value)| TEXT + text(name) + text(value)).sum();
     2 * FIXED + text(spec.name.as_str()) + text(&spec.runtime) + contract + env
+}
+
+fn entrusted(call: &EntrustedCall) -> usize {
+    let headers: usize = call.headers.iter().map(|(name, value)| TEXT + text(name) + text(value)).sum();
+    let texts = text(call.function.as_str()) + text(&call.method) + text(&call.target) + text(&call.key);
+    texts + headers + TEXT + call.body.len()
 }
 
 impl Message for ToNode {
@@ -126,6 +133,7 @@ impl Message for ToDataPlane {
             | ToDataPlane::Retire { .. }
             | ToDataPlane::Yield { .. } => FIXED,
             ToDataPlane::Explain { request_id, .. } => FIXED + text(request_id),
+            ToDataPlane::Entrust { call, .. } => FIXED + entrusted(call),
         }
     }
 
@@ -156,6 +164,10 @@ impl Message for FromDataPlane {
                 let texts = |r: &RequestRecord| text(&r.request_id) + text(&r.name) + text(&r.detail);
                 FIXED + records.iter().map(|record| 4 * RECORD + texts(record)).sum::<usize>()
             }
+            FromDataPlane::Entrusted { outcome, .. } => match outcome {
+                Ok(id) => FIXED + text(id),
+                Err(refusal) => FIXED + text(&refusal.detail),
+            },
             FromDataPlane::Demand(_)
             | FromDataPlane::Released { .. }
             | FromDataPlane::Condemned { .. }

@@ -3,6 +3,7 @@
 //! A peer is not trusted to be well: whatever it sends is checked here once, and what is wrong ends the stream.
 
 mod common;
+mod entrusted;
 mod from_data_plane;
 mod from_node;
 mod log;

@@ -10,6 +10,9 @@ pub const ON_TIME: Duration = Duration::from_secs(60);
 /// The clock is looked at this often even when nothing is due sooner: it may have been set.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
+/// Missed occurrences are counted up to this.
+pub const LEFT_OUT_MAX: u32 = 100;
+
 /// What becomes of occurrences that came while nothing ran to make them happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Missed {
@@ -41,6 +44,8 @@ pub struct Due {
     pub instant: Wall,
     /// It does not happen: it was missed, and missed ones are skipped.
     pub skipped: bool,
+    /// How many earlier ones the same schedule missed, which do not happen: at most [`LEFT_OUT_MAX`] are counted.
+    pub left_out: u32,
 }
 
 /// The state machine. Schedules whose calendar has ended stay until they are removed, and are never due.
@@ -49,6 +54,8 @@ pub struct Schedules {
     plans: BTreeMap<String, Plan>,
     /// When each is to be looked at: its next occurrence.
     next: BTreeSet<(Wall, String)>,
+    /// Those that are not due, whatever the time.
+    held: BTreeSet<String>,
 }
 
 impl Schedules {
@@ -61,9 +68,22 @@ impl Schedules {
         self.plans.insert(name.to_owned(), plan);
     }
 
+    /// Has nothing of a schedule be due until it is let go. What comes meanwhile is missed.
+    pub fn hold(&mut self, name: &str, hold: bool) {
+        let Some(plan) = self.plans.get(name) else { return };
+        let changed = if hold { self.held.insert(name.to_owned()) } else { self.held.remove(name) };
+        if changed && let Some(next) = plan.calendar.next_after(plan.after) {
+            match hold {
+                true => drop(self.next.remove(&(next, name.to_owned()))),
+                false => drop(self.next.insert((next, name.to_owned()))),
+            }
+        }
+    }
+
     /// Takes a schedule out; `false` when there is none of that name.
     pub fn remove(&mut self, name: &str) -> bool {
         let Some(plan) = self.plans.remove(name) else { return false };
+        self.held.remove(name);
         if let Some(next) = plan.calendar.next_after(plan.after) {
             self.next.remove(&(next, name.to_owned()));
         }
@@ -79,12 +99,14 @@ impl Schedules {
             self.next.pop_first();
             let Some(plan) = self.plans.get_mut(&name) else { continue };
             let instant = plan.calendar.last_within(plan.after, now).unwrap_or(first).max(first);
+            let left_out = left_out(&plan.calendar, first, instant);
             let is_late = now.0.saturating_sub(instant.0) > ON_TIME.as_millis() as u64;
             plan.after = instant;
             if let Some(next) = plan.calendar.next_after(instant) {
                 self.next.insert((next, name.clone()));
             }
-            due.push(Due { schedule: name, instant, skipped: is_late && plan.missed == Missed::Skip });
+            let skipped = is_late && plan.missed == Missed::Skip;
+            due.push(Due { schedule: name, instant, skipped, left_out });
         }
         due
     }
@@ -113,6 +135,13 @@ impl Schedules {
     pub fn is_empty(&self) -> bool {
         self.plans.is_empty()
     }
+}
+
+/// How many instants there are from `first` on and before `last`.
+fn left_out(calendar: &Calendar, first: Wall, last: Wall) -> u32 {
+    let instants = std::iter::successors(Some(first), |at| calendar.next_after(*at));
+    let before = instants.take_while(|at| *at < last).take(LEFT_OUT_MAX as usize);
+    u32::try_from(before.count()).unwrap_or(LEFT_OUT_MAX)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! Nothing here knows an encoding, a clock, a socket or a file: the edge crates (`fanfare-api`, `fanfare-link`)
 //! translate to and from the outside, so that decisions can be tested and simulated as plain functions.
 
+mod entrusted;
 mod function;
 mod id;
 pub mod limits;
@@ -16,6 +17,7 @@ mod stages;
 mod time;
 mod traffic;
 
+pub use entrusted::{EntrustRefusal, EntrustedCall};
 pub use function::{
     Balance, CodeDigest, Contract, FunctionRoute, FunctionSpec, InvalidName, Protocol, RevisionSpec, Sizing,
     Timeouts,

@@ -65,6 +65,22 @@ pub const REQUEST_SLOW: Duration = Duration::from_secs(1);
 pub const REQUESTS_EXPLAINED_MAX: usize = 16;
 /// Orders of sandboxes that the control plane remembers with their reasons.
 pub const ORDERS_REMEMBERED_MAX: usize = 16_384;
+/// Bytes of the body of a call that the control plane has a data plane accept.
+pub const ENTRUSTED_BODY_BYTES_MAX: usize = 1 << 20;
+/// Calls that one data plane accepts for the control plane at once; more are refused.
+pub const ENTRUSTED_MAX: usize = 256;
+/// Schedules that one control plane keeps.
+pub const SCHEDULES_MAX: usize = 10_000;
+/// Bytes of all schedules together, as they are stored.
+pub const SCHEDULES_BYTES_MAX: usize = 256 << 20;
+/// Bytes of the body that a schedule calls its function with.
+pub const SCHEDULE_BODY_BYTES_MAX: usize = 64 << 10;
+/// Header fields that a schedule calls its function with.
+pub const SCHEDULE_HEADERS_MAX: usize = 32;
+/// Bytes of all of them.
+pub const SCHEDULE_HEADERS_BYTES_MAX: usize = 8 << 10;
+/// Characters of the path, with its query, that a schedule calls.
+pub const SCHEDULE_PATH_LEN_MAX: usize = 2_048;
 /// Characters of a request's id that a client may choose.
 pub const REQUEST_ID_LEN_MAX: usize = 128;
 /// Bytes of logs a node keeps for one function before the oldest are dropped.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    DataPlaneId, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason, RequestRecord, Resources,
-    RevisionId, RevisionSpec, SandboxId, Stages, StartFailure,
+    DataPlaneId, EntrustRefusal, EntrustedCall, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason,
+    RequestRecord, Resources, RevisionId, RevisionSpec, SandboxId, Stages, StartFailure,
 };
 
 /// Control plane to data plane.
@@ -106,6 +106,14 @@ pub enum ToDataPlane {
         /// The request's id.
         request_id: Arc<str>,
     },
+    /// Accept an asynchronous invocation, and answer with [`FromDataPlane::Entrusted`] of the same number once it is
+    /// durable or refused. Asked again after a broken stream; the call's key makes that harmless.
+    Entrust {
+        /// Names the question.
+        number: u64,
+        /// The call.
+        call: Arc<EntrustedCall>,
+    },
 }
 
 /// Why a sandbox is gone, and what its last words were.
@@ -158,6 +166,13 @@ pub enum FromDataPlane {
         records: Vec<RequestRecord>,
         /// For how long requests are remembered here at present; `None` when none has been forgotten yet.
         kept: Option<Duration>,
+    },
+    /// Answer to [`ToDataPlane::Entrust`]: the id of the call, which is durable; or why it is not kept.
+    Entrusted {
+        /// The question's number.
+        number: u64,
+        /// What became of it.
+        outcome: Result<Arc<str>, EntrustRefusal>,
     },
     /// I am shutting down: grant me only what my waiting requests need, and let others own my functions. Said again on
     /// every new stream.

@@ -134,6 +134,12 @@ reasons! {
     IdempotencyKeyReused = "idempotency-key-reused", 422, "use another key for another request";
     /// As many asynchronous invocations are kept open as may be.
     AsyncQueueFull = "async-queue-full", 429, "try again later, or add a data plane";
+    /// The data plane keeps no asynchronous invocations.
+    AsyncOff = "async-off", 503, "start the data plane with a directory for them: `fanfare data-plane --help` says how";
+    /// No schedule of that name.
+    ScheduleNotFound = "schedule-not-found", 404, "list what there is with `fanfare schedule list`";
+    /// A firing of the schedule is under way.
+    ScheduleBusy = "schedule-busy", 409, "`fanfare schedule describe` says how it stands; try again when it has ended";
     /// Something that should never happen.
     Internal = "internal", 500, "please report it with the request id";
 }

@@ -107,7 +107,7 @@ fn accepted_as(id: InvocationId, function: &Function, known: bool) -> Response<B
     response
 }
 
-fn refused(refusal: Refusal) -> Problem {
+pub(super) fn refused(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::TooMany { limit } => {
             let detail =
@@ -212,7 +212,7 @@ fn too_large(limit: u64, what: &str) -> Problem {
 }
 
 /// What tells requests under one idempotency key apart: method, target and body.
-fn fingerprint(request: &message::Request) -> u128 {
+pub(super) fn fingerprint(request: &message::Request) -> u128 {
     let mut hash = Sha256::new();
     for part in [request.method.as_str().as_bytes(), request.target.as_bytes(), &request.body] {
         hash.update((part.len() as u64).to_le_bytes());

@@ -53,7 +53,7 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Refused> {
     let Some(door) = &core.shared.door else {
         let detail = "this data plane has no directory to keep asynchronous invocations in";
-        return Err(Problem::new(Reason::Unavailable, detail).into());
+        return Err(Problem::new(Reason::AsyncOff, detail).into());
     };
     let target = parts.uri.path_and_query().map_or_else(String::new, ToString::to_string);
     let Some(route) = route::parse(&target) else {

@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod cluster;
+mod entrusted;
 mod lasting;
 mod running;
 mod taking;

@@ -194,7 +194,8 @@ impl FakePlane {
             ToDataPlane::Welcome { .. }
             | ToDataPlane::Peers(_)
             | ToDataPlane::Mark(_)
-            | ToDataPlane::Explain { .. } => {}
+            | ToDataPlane::Explain { .. }
+            | ToDataPlane::Entrust { .. } => {}
         }
         done
     }

@@ -6,6 +6,7 @@ use fanfare_types::{
 };
 
 use super::common::{present, reason, shared};
+use super::entrusted::{outcome_from_wire, outcome_to_wire};
 use super::pack::{Packer, Unpacker};
 use super::proto::data_plane_run::Run;
 use super::request::{explained_from_wire, explained_to_wire};
@@ -54,6 +55,9 @@ impl Wire for FromDataPlane {
                 FromDataPlane::Explained { number, records, kept } => {
                     Run::Explained(explained_to_wire(number, &records, kept))
                 }
+                FromDataPlane::Entrusted { number, outcome } => {
+                    Run::Entrusted(outcome_to_wire(number, &outcome))
+                }
                 FromDataPlane::Draining => Run::Draining(proto::Unit {}),
                 FromDataPlane::Heartbeat => Run::Heartbeat(proto::Unit {}),
             };
@@ -90,6 +94,7 @@ impl Wire for FromDataPlane {
                 }
                 Run::Reached(number) => messages.push(FromDataPlane::Reached(number))?,
                 Run::Explained(explained) => messages.push(explained_from_wire(explained)?)?,
+                Run::Entrusted(entrusted) => messages.push(outcome_from_wire(entrusted)?)?,
                 Run::Draining(proto::Unit {}) => messages.push(FromDataPlane::Draining)?,
                 Run::Heartbeat(proto::Unit {}) => messages.push(FromDataPlane::Heartbeat)?,
             }

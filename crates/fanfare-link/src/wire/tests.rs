@@ -270,6 +270,8 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
         (data_plane(), any::<u64>())
             .prop_map(|(you, epoch)| ToDataPlane::Welcome { you, epoch: Epoch(epoch) }),
         (any::<u64>(), text()).prop_map(|(number, request_id)| ToDataPlane::Explain { number, request_id }),
+        (any::<u64>(), entrusted())
+            .prop_map(|(number, call)| ToDataPlane::Entrust { number, call: Arc::new(call) }),
         vec(route(), 0..10).prop_map(ToDataPlane::Functions),
         function().prop_map(ToDataPlane::FunctionRemoved),
         Just(ToDataPlane::Synced),
@@ -285,6 +287,34 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
         (function(), reason, text(), text()).prop_map(|(function, reason, detail, log_tail)| {
             ToDataPlane::Unavailable { function, reason, detail, log_tail }
         }),
+    ]
+}
+
+fn entrusted() -> impl Strategy<Value = EntrustedCall> {
+    let texts = (name(), text(), text(), text());
+    let settings = (any::<bool>(), option::of(any::<u32>()), option::of(duration()));
+    (texts, vec((text(), text()), 0..5), vec(any::<u8>(), 0..200), settings).prop_map(
+        |((function, method, target, key), headers, body, (at_most_once, attempts_max, age_max))| {
+            EntrustedCall {
+                function,
+                method,
+                target,
+                headers,
+                body: body.into(),
+                at_most_once,
+                attempts_max,
+                age_max,
+                key,
+            }
+        },
+    )
+}
+
+fn entrust_outcome() -> impl Strategy<Value = Result<Arc<str>, EntrustRefusal>> {
+    let reason = prop::sample::select(Reason::ALL);
+    prop_oneof![
+        text().prop_map(Ok),
+        (reason, text()).prop_map(|(reason, detail)| Err(EntrustRefusal { reason, detail })),
     ]
 }
 
@@ -370,6 +400,8 @@ fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
         failed.prop_map(FromDataPlane::Failed),
         (any::<u64>(), vec(request_record(), 0..4), option::of(duration()))
             .prop_map(|(number, records, kept)| FromDataPlane::Explained { number, records, kept }),
+        (any::<u64>(), entrust_outcome())
+            .prop_map(|(number, outcome)| FromDataPlane::Entrusted { number, outcome }),
         Just(FromDataPlane::Draining),
         Just(FromDataPlane::Heartbeat),
         any::<u64>().prop_map(FromDataPlane::Reached),

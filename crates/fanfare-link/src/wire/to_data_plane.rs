@@ -11,6 +11,7 @@ use fanfare_types::{
 };
 
 use super::common::{name, pack_gone, pack_stages, present, reason, shared, unpack_gone, unpack_stages};
+use super::entrusted::{call_from_wire, call_to_wire};
 use super::pack::{Packer, Unpacker};
 use super::proto::to_data_plane_run::Run;
 use super::{Malformed, Messages, Wire, proto};
@@ -107,6 +108,9 @@ fn encode_alone(message: ToDataPlane, packer: &mut Packer) -> Run {
         ToDataPlane::Explain { number, request_id } => {
             Run::Explain(proto::Explain { number, request_id: request_id.as_ref().to_owned() })
         }
+        ToDataPlane::Entrust { number, call } => {
+            Run::Entrust(proto::Entrust { number, call: Some(call_to_wire(&call)) })
+        }
         ToDataPlane::Peers(peers) => {
             for (id, address) in &peers {
                 packer.u32(id.0).text(address);
@@ -168,6 +172,10 @@ fn decode_run(run: Run, messages: &mut Messages<ToDataPlane>) -> Result<(), Malf
         Run::Explain(explain) => messages.push(ToDataPlane::Explain {
             number: explain.number,
             request_id: shared("a request's id", explain.request_id)?,
+        }),
+        Run::Entrust(entrust) => messages.push(ToDataPlane::Entrust {
+            number: entrust.number,
+            call: Arc::new(call_from_wire(present("a call", entrust.call)?)?),
         }),
         Run::Peers(bytes) => messages.push(ToDataPlane::Peers(Unpacker::new(&bytes).list(|record| {
             let id = DataPlaneId(record.u32()?);

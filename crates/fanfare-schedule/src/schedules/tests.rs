@@ -36,7 +36,13 @@ fn missed_ones_are_skipped_or_happen_once() {
         let mut schedules = Schedules::default();
         schedules.set("f", plan("*/10 * * * *", missed, 0));
         let now = hour + 5 * MINUTE;
-        assert_eq!(due(&mut schedules, now), [("f".to_owned(), hour, skipped)], "the last of six");
+        let told = schedules.due(Wall(now), 100);
+        assert_eq!(
+            (told.len(), told[0].instant, told[0].skipped),
+            (1, Wall(hour), skipped),
+            "the last of six"
+        );
+        assert_eq!(told[0].left_out, 5);
         assert_eq!(due(&mut schedules, hour + 10 * MINUTE), [("f".to_owned(), hour + 10 * MINUTE, false)]);
     }
     let mut schedules = Schedules::default();
@@ -64,6 +70,22 @@ fn an_ended_calendar_is_never_due_again() {
     assert_eq!(due(&mut schedules, MINUTE), [("f".to_owned(), MINUTE, false)]);
     assert_eq!(due(&mut schedules, 1_000 * MINUTE), []);
     assert_eq!((schedules.len(), schedules.get("f").map(|plan| plan.after)), (1, Some(Wall(MINUTE))));
+}
+
+#[test]
+fn what_is_held_is_not_due_and_told_once_when_it_is_let_go() {
+    let mut schedules = Schedules::default();
+    schedules.set("f", plan("* * * * *", Missed::Once, 0));
+    schedules.hold("f", true);
+    schedules.hold("f", true);
+    assert_eq!(due(&mut schedules, 10 * MINUTE), []);
+    assert_eq!(schedules.wait(Wall(10 * MINUTE)), LOOK_AGAIN);
+    schedules.hold("f", false);
+    assert_eq!(due(&mut schedules, 10 * MINUTE), [("f".to_owned(), 10 * MINUTE, false)]);
+    schedules.hold("f", true);
+    assert!(schedules.remove("f"));
+    schedules.set("f", plan("* * * * *", Missed::Once, 10 * MINUTE));
+    assert_eq!(due(&mut schedules, 11 * MINUTE).len(), 1, "a new one is not held");
 }
 
 proptest! {
