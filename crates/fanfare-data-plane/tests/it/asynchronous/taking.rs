@@ -289,7 +289,7 @@ async fn without_a_log_or_while_it_shuts_down_nothing_is_taken_in() {
     for path in ["/async-function/hello", "/async"] {
         let method = if path == "/async" { "GET" } else { "POST" };
         let answer = send(rig.address(), method, path, &[], "").await;
-        assert_eq!((answer.status.as_u16(), answer.reason()), (503, "unavailable"));
+        assert_eq!((answer.status.as_u16(), answer.reason()), (503, "async-off"));
     }
 }
 
