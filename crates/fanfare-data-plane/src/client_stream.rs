@@ -19,12 +19,12 @@ use bytes::{Buf, Bytes};
 use fanfare_http1::OnInformational;
 use http::{HeaderMap, StatusCode, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::interim::Interim;
 use crate::problem;
 use crate::shared::Shared;
+use crate::transport::Transport;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// First pause before it is looked whether the client has closed its socket; doubles to the maximum.
@@ -88,7 +88,7 @@ impl OnInformational for ClientState {
 }
 
 pub(crate) struct ClientStream {
-    stream: TcpStream,
+    stream: Transport,
     state: Arc<ClientState>,
     shared: Arc<Shared>,
     /// Something was given to be written and not yet flushed.
@@ -108,7 +108,7 @@ struct Refusal {
 }
 
 impl ClientStream {
-    pub(crate) fn new(stream: TcpStream, state: Arc<ClientState>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(stream: Transport, state: Arc<ClientState>, shared: Arc<Shared>) -> Self {
         ClientStream {
             stream,
             state,
@@ -124,7 +124,7 @@ impl ClientStream {
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Nothing may be said in the middle of an answer.
         let askable = self.state.waiting.load(Ordering::Relaxed) && !self.dirty && self.interim.is_empty();
-        if !askable || !matches!(self.stream.try_write(CONTINUE), Ok(written) if written == CONTINUE.len()) {
+        if !askable || !self.stream.say(cx, CONTINUE) {
             return Poll::Ready(Ok(()));
         }
         self.state.ended.store(true, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl ClientStream {
         while let Some((timer, pause)) = &mut self.recheck {
             ready!(timer.as_mut().poll(cx));
             // Reading would go on to say that it has ended.
-            if let Some(error) = self.stream.take_error()? {
+            if let Some(error) = self.stream.socket().take_error()? {
                 return Poll::Ready(Err(error));
             }
             *pause = (*pause * 2).min(RECHECK_MAX);
@@ -190,7 +190,7 @@ fn refused(bytes: &[u8]) -> Option<StatusCode> {
 }
 
 impl Refusal {
-    fn poll_write(&mut self, cx: &mut Context<'_>, stream: &mut TcpStream) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, stream: &mut Transport) -> Poll<io::Result<()>> {
         while self.written < self.bytes.len() {
             let written = ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.written..]))?;
             if written == 0 {
@@ -203,7 +203,7 @@ impl Refusal {
 
     /// Reads what the client still says: closing a connection with something unread resets it, and the client might
     /// never see the refusal.
-    fn poll_linger(&mut self, cx: &mut Context<'_>, stream: &mut TcpStream) -> Poll<io::Result<()>> {
+    fn poll_linger(&mut self, cx: &mut Context<'_>, stream: &mut Transport) -> Poll<io::Result<()>> {
         let (timer, bytes) = self.linger.get_or_insert_with(|| (Box::pin(sleep(LINGER)), 0));
         let mut space = [0; 4_096];
         while *bytes < LINGER_BYTES_MAX && timer.as_mut().poll(cx).is_pending() {
@@ -290,7 +290,7 @@ impl Drop for ClientStream {
     fn drop(&mut self) {
         if self.state.reset.load(Ordering::Relaxed) {
             // If that fails the connection ends as any other.
-            let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            let _ = socket2::SockRef::from(self.stream.socket()).set_linger(Some(Duration::ZERO));
         }
     }
 }

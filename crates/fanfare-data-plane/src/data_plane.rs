@@ -22,6 +22,7 @@ use crate::metrics_server;
 use crate::options::Options;
 use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::tls::{Tls, TlsError};
 use crate::trace::{self, Tracer};
 
 /// Why a data plane did not start.
@@ -38,6 +39,9 @@ pub enum StartError {
     /// The log of asynchronous invocations cannot be used. It was left as it is.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// Its certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A thread or its event loop could not be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -71,6 +75,7 @@ impl DataPlane {
         dialer: Dialer,
         shutdown: CancellationToken,
     ) -> Result<Handle, StartError> {
+        let tls = options.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let threads = options.thread_count();
         let listen = options.listen;
         let failed = |error| StartError::Listen { address: listen, error };
@@ -117,6 +122,7 @@ impl DataPlane {
             shared.tracer = Some(tracer);
             (traced.endpoint, spans)
         });
+        shared.tls = tls.clone();
         let shared = Arc::new(shared);
         // Whatever fails from here on ends what has begun.
         let abort = CancellationToken::new();
@@ -150,6 +156,9 @@ impl DataPlane {
             runtime.spawn(succession.run());
             if let Some(listener) = metrics {
                 runtime.spawn(metrics_server::serve(watched.clone(), listener));
+            }
+            if let Some(tls) = tls {
+                runtime.spawn(tls.watch());
             }
             if let Some((endpoint, spans)) = exporter {
                 runtime.spawn(trace::run(watched, endpoint, spans));
@@ -288,6 +297,14 @@ impl Handle {
         let mut synced = self.shared.synced.subscribe();
         // The sender lives as long as this handle.
         let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Shows clients from now on the certificate that is in the files now. Without TLS there is nothing to do.
+    ///
+    /// # Errors
+    /// It cannot be used, and the old one stays.
+    pub fn reload_certificate(&self) -> Result<(), TlsError> {
+        self.shared.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
     }
 
     /// Whether a successor has taken over.

@@ -167,24 +167,28 @@ pub(crate) struct Client {
     pub(crate) ip: IpAddr,
     for_field: HeaderValue,
     forwarded_for: String,
+    proto: HeaderValue,
     /// `Forwarded` of the last request, with the host it is for: clients rarely change it.
     last: RefCell<Option<(HeaderValue, HeaderValue)>>,
 }
 
 impl Client {
-    pub(crate) fn new(address: SocketAddr) -> Self {
+    /// Of a client at this address, with TLS if it is `secure`.
+    pub(crate) fn new(address: SocketAddr, secure: bool) -> Self {
         let ip = address.ip().to_canonical();
         let node = match ip {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("\"[{ip}]\""),
         };
+        let proto = if secure { "https" } else { "http" };
         let state = Arc::<ClientState>::default();
         Client {
             informational: state.clone(),
             state,
             ip,
             for_field: HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
-            forwarded_for: format!("for={node};proto=http"),
+            forwarded_for: format!("for={node};proto={proto}"),
+            proto: HeaderValue::from_static(proto),
             last: RefCell::new(None),
         }
     }
@@ -201,7 +205,7 @@ impl Client {
         let all = if headers.contains_key(FORWARDED) { appended(headers, &FORWARDED, &own) } else { own };
         headers.insert(FORWARDED, all);
         if !headers.contains_key(X_FORWARDED_PROTO) {
-            headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+            headers.insert(X_FORWARDED_PROTO, self.proto.clone());
         }
         if !headers.contains_key(X_FORWARDED_HOST)
             && let Some(host) = headers.get(HOST).cloned()
@@ -335,7 +339,7 @@ mod tests {
             ("[::ffff:192.0.2.7]:1", &[("host", "f")], "192.0.2.7", "for=192.0.2.7;proto=http;host=f"),
         ];
         for (address, fields, x_forwarded_for, forwarded) in cases {
-            let client = Client::new(address.parse().unwrap());
+            let client = Client::new(address.parse().unwrap(), false);
             for _ in 0..2 {
                 let mut headers = map(fields);
                 client.append(&mut headers);

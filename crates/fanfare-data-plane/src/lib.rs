@@ -5,6 +5,8 @@
 //! (`fanfare-dispatch`) is behind a short lock that no thread holds while it waits; what the machine orders (a slot
 //! for a request, an answer, a message to the control plane) is done by this crate.
 //!
+//! One port takes HTTP/1 and HTTP/2, and with a certificate TLS too: what a client says first decides.
+//!
 //! Clients name a function by host (`Host: NAME` or `NAME.anything`) or by path (`/function/NAME/…`); path, query
 //! and body reach it byte for byte. Every answer has `X-Request-Id` and `Server-Timing`; every refusal has
 //! `X-Fanfare-Reason` and a problem document that says why and what to do.
@@ -58,8 +60,10 @@ mod shared;
 mod stats;
 mod stream;
 mod timing;
+mod tls;
 mod trace;
 mod trail;
+mod transport;
 mod upgrade;
 mod upstream;
 mod wait;
@@ -69,4 +73,5 @@ pub use data_plane::{DataPlane, Handle, Sockets, StartError};
 pub use handover::Inheritance;
 pub use options::Options;
 pub use stats::{FunctionStats, Stats};
+pub use tls::{TlsError, TlsOptions};
 pub use trace::TraceOptions;

@@ -25,16 +25,13 @@ use crate::core::Core;
 use crate::headers::{self, Client};
 use crate::request::serve;
 use crate::shared::{Counted, Shared};
+use crate::transport::{self, Transport};
 
 const BACKLOG: i32 = 4_096;
 /// Pause after the system could not give a connection, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// How long a client may leave what was sent to it unacknowledged, or its window shut, before the connection is cut.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connection without a request stays when the data plane drains. Somebody waits for its end.
-const DRAINING_REST: Duration = Duration::from_millis(100);
-/// The same where a successor is in its place, and nobody does.
-const HANDED_OVER_REST: Duration = Duration::from_secs(5);
 /// Streams of one HTTP/2 connection at once.
 const H2_STREAMS_MAX: u32 = 1_024;
 /// Bytes of an HTTP/2 header list, which counts 32 more for each field; larger ones are refused with 431 by the
@@ -182,7 +179,8 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     };
     // It only delays small answers if it fails.
     let _ = stream.set_nodelay(true);
-    let client = Rc::new(Client::new(client));
+    let Some(stream) = Transport::open(stream, &shared, &draining).await else { return };
+    let client = Rc::new(Client::new(client, stream.is_tls()));
     let activity = Rc::new(Activity::default());
     let asked = activity.clone();
     let state = client.state.clone();
@@ -252,8 +250,7 @@ async fn leave(
     tokio::select! {
         () = draining.cancelled() => {
             if !state.is_http2() {
-                let handed_over = shared.handed_over.load(Ordering::Relaxed);
-                activity.rests(if handed_over { HANDED_OVER_REST } else { DRAINING_REST }).await;
+                activity.rests(transport::draining_rest(shared)).await;
             }
         }
         () = activity.rests(idle_max) => {}

@@ -129,6 +129,8 @@ pub(crate) fn text(stats: &Stats, meter: &Meter, spans_dropped: u64) -> String {
         u8::from(stats.connected),
     );
     text.one("forwarded_total", "counter", "Requests sent on to a function's owner.", stats.forwarded);
+    let failed = stats.handshakes_failed;
+    text.one("tls_handshakes_failed_total", "counter", "TLS handshakes that failed.", failed);
     text.one("spans_dropped_total", "counter", "Trace spans that were not exported.", spans_dropped);
     ended(&mut text, meter);
     stages(&mut text, meter);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fanfare_types::limits;
 
 use crate::asynchronous::AsyncOptions;
+use crate::tls::TlsOptions;
 use crate::trace::TraceOptions;
 
 /// Settings of one data plane. [`Options::default`] listens on a free port of the loopback interface.
@@ -19,6 +20,9 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where clients and other data planes reach it, as `HOST:PORT`; `None` is the address it listens on.
     pub address: Option<Arc<str>>,
+    /// The certificate for clients that speak TLS, which the same port takes beside those that do not; `None`: it takes
+    /// none.
+    pub tls: Option<TlsOptions>,
     /// Threads that serve requests, each with its own listener and runtime; 0 is one per CPU.
     pub threads: usize,
     /// A secret that the data planes of one cluster share, by which they know each other's forwarded requests.
@@ -51,6 +55,7 @@ impl Default for Options {
             name: "data-plane".into(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             address: None,
+            tls: None,
             threads: 0,
             cluster_token: None,
             requests_max: 100_000,
@@ -83,6 +88,7 @@ impl std::fmt::Debug for Options {
             .field("name", &self.name)
             .field("listen", &self.listen)
             .field("address", &self.address)
+            .field("tls", &self.tls)
             .field("threads", &self.threads)
             .field("cluster_token", &self.cluster_token.as_ref().map(|_| "(secret)"))
             .field("requests_max", &self.requests_max)

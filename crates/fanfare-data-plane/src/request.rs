@@ -266,7 +266,7 @@ pub(crate) async fn attempt(
     let assigned = Some(assigned);
     let work = Work { parts, target: None, upgrade: None, trailers, accepted, unit, assigned };
     // Its client has left long ago.
-    let client = Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    let client = Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), false);
     let mut trail = Trail::new(core.clone(), &id, accepted);
     let answered = invoke(core, &client, function, work, Unsent::Fresh(payload), held, &mut trail).await;
     answered.map_err(|failure| {

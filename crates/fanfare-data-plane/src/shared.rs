@@ -14,6 +14,7 @@ use crate::failures::Failures;
 use crate::options::Options;
 use crate::records::Records;
 use crate::stats::{Stats, count};
+use crate::tls::Tls;
 use crate::trace::Tracer;
 
 pub(crate) struct Shared {
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) records: Records,
     /// Where requests are traced.
     pub(crate) tracer: Option<Tracer>,
+    /// What clients that speak TLS are shown.
+    pub(crate) tls: Option<Arc<Tls>>,
     peers: RwLock<Peers>,
     /// Requests answered by the platform that were for no function, by reason.
     problems: Mutex<Vec<(Reason, u64)>>,
@@ -53,6 +56,7 @@ impl Shared {
             // One more for asynchronous invocations.
             records: Records::new(options.thread_count() + 1),
             tracer: None,
+            tls: None,
             options,
             directory: Directory::default(),
             synced: watch::Sender::new(false),
@@ -108,6 +112,7 @@ impl Shared {
             connections: self.connections.load(Ordering::Relaxed),
             problems: self.problems.lock().clone(),
             forwarded: self.forwarded.load(Ordering::Relaxed),
+            handshakes_failed: self.tls.as_ref().map_or(0, |tls| tls.failed()),
             synced: *self.synced.borrow(),
             connected: self.connected.load(Ordering::Relaxed),
         }

@@ -18,6 +18,8 @@ pub struct Stats {
     pub problems: Vec<(Reason, u64)>,
     /// Requests forwarded to the data plane that owns their function.
     pub forwarded: u64,
+    /// TLS handshakes that failed, were too slow, or were one too many.
+    pub handshakes_failed: u64,
     /// Whether everything has been heard from the control plane once.
     pub synced: bool,
     /// Whether a stream to the control plane is up.

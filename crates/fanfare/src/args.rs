@@ -6,6 +6,7 @@ mod invoke;
 mod numbers;
 mod revisions;
 mod roles;
+mod tls;
 
 use std::path::PathBuf;
 
@@ -27,6 +28,7 @@ pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
 };
+pub(crate) use tls::TlsArgs;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fanfare_control_plane::{ControlPlane, ControlPlaneError, MoreMetrics};
-use fanfare_data_plane::{AsyncOptions, DataPlane, TraceOptions};
+use fanfare_data_plane::{AsyncOptions, DataPlane, TlsOptions, TraceOptions};
 use fanfare_link::Dialer;
 use fanfare_policy::Placement;
 use fanfare_types::{Resources, limits};
@@ -31,6 +31,8 @@ pub(crate) struct LocalOptions {
     pub(crate) sandboxes: Sandboxes,
     /// How asynchronous invocations are kept.
     pub(crate) asynchronous: AsyncOptions,
+    /// What clients that speak TLS are shown.
+    pub(crate) tls: Option<TlsOptions>,
     /// Where requests are traced.
     pub(crate) tracing: Option<TraceOptions>,
 }
@@ -50,6 +52,7 @@ impl LocalOptions {
             placement: Placement::default(),
             sandboxes: Sandboxes::Real { fake: None },
             asynchronous: AsyncOptions::new(directory.join("data").join("data-plane")),
+            tls: None,
             tracing: None,
         }
     }
@@ -75,6 +78,7 @@ pub(crate) struct Local {
     api_address: SocketAddr,
     link_address: Option<SocketAddr>,
     data_plane: fanfare_data_plane::Handle,
+    tls: bool,
     node: Option<RunningNode>,
     control_plane: JoinHandle<Result<(), ControlPlaneError>>,
     stop_data_plane: CancellationToken,
@@ -106,9 +110,11 @@ impl Local {
         let control_plane = tokio::spawn(control_plane.wait());
 
         let stop_data_plane = CancellationToken::new();
+        let tls = options.tls.is_some();
         let data_options = fanfare_data_plane::Options {
             listen: options.data_plane_address,
             asynchronous: Some(options.asynchronous),
+            tls: options.tls,
             tracing: options.tracing,
             ..fanfare_data_plane::Options::default()
         };
@@ -135,6 +141,7 @@ impl Local {
             api_address,
             link_address,
             data_plane,
+            tls,
             node: Some(node),
             control_plane,
             stop_data_plane,
@@ -152,6 +159,11 @@ impl Local {
 
     pub(crate) fn data_plane_url(&self) -> String {
         format!("http://{}", self.data_plane.address())
+    }
+
+    /// The same for clients that speak TLS.
+    pub(crate) fn data_plane_tls_url(&self) -> Option<String> {
+        self.tls.then(|| format!("https://{}", self.data_plane.address()))
     }
 
     /// What isolates sandboxes elsewhere and not here, one sentence each.

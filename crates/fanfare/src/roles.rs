@@ -215,6 +215,8 @@ pub(crate) fn data_plane_failure(error: &fanfare_data_plane::StartError) -> Fail
         fanfare_data_plane::StartError::Listen { address, error } => taken(*address, error, "--listen"),
         fanfare_data_plane::StartError::Log(_) => Failure::platform(error.to_string())
             .next("choose another directory with --data-dir, or see to this one"),
+        fanfare_data_plane::StartError::Tls(_) => Failure::usage(error.to_string())
+            .next("give a certificate and its key with --tls-cert and --tls-key"),
         fanfare_data_plane::StartError::Thread(_) => Failure::platform(error.to_string()),
     }
 }

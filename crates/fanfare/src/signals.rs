@@ -6,6 +6,25 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::{Exit, Failure};
 
+/// SIGHUP, where it asks for something. Elsewhere it ends the process, as it does unless told otherwise.
+#[derive(Debug)]
+pub(crate) struct Hangup(Option<Signal>);
+
+impl Hangup {
+    pub(crate) fn listen(wanted: bool) -> Result<Self, Failure> {
+        let hangup = wanted.then(|| signal(SignalKind::hangup())).transpose();
+        hangup.map(Hangup).map_err(|e| Failure::platform(format!("cannot listen for signals: {e}")))
+    }
+
+    /// Resolves with the next one.
+    pub(crate) async fn next(&mut self) {
+        match &mut self.0 {
+            Some(hangup) => drop(hangup.recv().await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
 /// SIGINT and SIGTERM of this process, from now on.
 #[derive(Debug)]
 pub(crate) struct Signals {

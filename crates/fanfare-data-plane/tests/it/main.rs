@@ -23,6 +23,7 @@ mod rig;
 mod sandbox;
 mod streaming;
 mod timeouts;
+mod tls;
 mod traces;
 mod traffic;
 mod warm;

@@ -10,7 +10,7 @@ use fanfare_policy::Placement;
 use fanfare_sandbox::fake::FakeOptions;
 use fanfare_types::{Resources, limits};
 
-use crate::args::{AsyncKeepArgs, OutputArgs, whole};
+use crate::args::{AsyncKeepArgs, OutputArgs, TlsArgs, whole};
 use crate::exit::Failure;
 use crate::roles::Sandboxes;
 use crate::{dirs, roles};
@@ -38,6 +38,8 @@ pub(crate) struct UpArgs {
     /// Where more nodes and data planes connect.
     #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
     pub(crate) grpc_listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     #[command(flatten)]
     pub(crate) trace: TraceArgs,
     #[command(flatten)]
@@ -135,6 +137,8 @@ pub(crate) struct DataPlaneArgs {
     /// Where GET /metrics is answered, for Prometheus [default: nowhere]. Whoever reaches it learns functions' names.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     #[command(flatten)]
     pub(crate) trace: TraceArgs,
     #[command(flatten)]

@@ -2,19 +2,22 @@
 
 use std::path::Path;
 
-use fanfare_data_plane::{DataPlane, Inheritance, Options, Sockets};
+use fanfare_data_plane::{DataPlane, Handle, Inheritance, Options, Sockets};
 use fanfare_link::Dialer;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{DataPlaneArgs, log_directory};
 use crate::exit::{Exit, Failure};
 use crate::printer::Printer;
-use crate::signals::Signals;
+use crate::signals::{Hangup, Signals};
 use crate::{activation, logging, roles};
 
 pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("info");
     let mut signals = Signals::listen()?;
+    let tls = args.tls.options();
+    let with_tls = tls.is_some();
+    let mut hangup = Hangup::listen(with_tls)?;
     let dialer = Dialer::grpc(&args.join.control_plane).map_err(|e| Failure::usage(e.to_string()))?;
     let name = args.join.name.clone().unwrap_or_else(roles::host_name);
     let directory = log_directory(&args.data_dir.data_dir()?, &name);
@@ -28,6 +31,7 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
         address: args.address.as_deref().map(Into::into),
         threads: args.threads as usize,
         metrics: args.metrics_listen,
+        tls,
         tracing: args.trace.options(),
         ..Options::default()
     };
@@ -35,19 +39,32 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
     let handle = DataPlane::start_on(sockets, options, dialer, shutdown.clone())
         .map_err(|e| roles::data_plane_failure(&e))?;
     printer.out(format_args!("http://{}", handle.address()))?;
-    tokio::select! {
-        // It ends by itself where a successor has taken over.
-        () = handle.stopped() => {
-            let ended = Failure::platform("the data plane has ended");
-            return if handle.handed_over() { Ok(Exit::Ok) } else { Err(ended) };
-        }
-        () = signals.next() => shutdown.cancel(),
+    if with_tls {
+        printer.out(format_args!("https://{}", handle.address()))?;
     }
+    loop {
+        tokio::select! {
+            // It ends by itself where a successor has taken over.
+            () = handle.stopped() => {
+                let ended = Failure::platform("the data plane has ended");
+                return if handle.handed_over() { Ok(Exit::Ok) } else { Err(ended) };
+            }
+            () = hangup.next() => reload(&handle),
+            () = signals.next() => break,
+        }
+    }
+    shutdown.cancel();
     let drained = async {
         handle.stopped().await;
         Ok(Exit::Ok)
     };
     signals.or_at_once(drained).await
+}
+
+fn reload(handle: &Handle) {
+    if let Err(error) = handle.reload_certificate() {
+        tracing::error!(%error, "the certificate cannot be read again; clients are shown the old one");
+    }
 }
 
 /// Where connections are accepted, and under which name the control plane is to know who does.

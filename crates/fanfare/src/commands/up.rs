@@ -23,6 +23,7 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         data_plane_address: args.listen,
         placement: args.policy.placement,
         sandboxes: args.emulate.sandboxes(),
+        tls: args.tls.options(),
         tracing: args.trace.options(),
     };
     let mut local = tokio::select! {
@@ -47,6 +48,9 @@ fn welcome(local: &Local, sandboxes: Sandboxes, printer: Printer) -> Result<(), 
         format!(" --api {api}")
     };
     printer.out(format_args!("functions    {functions}    curl {functions}/function/hello/"))?;
+    if let Some(functions) = local.data_plane_tls_url() {
+        printer.out(format_args!("with TLS     {functions}"))?;
+    }
     printer.out(format_args!("control API  {api}    fanfare deploy ./hello.py{here}"))?;
     if let Some(streams) = streams {
         printer.out(format_args!("streams      {streams}    fanfare node --control-plane {streams}"))?;

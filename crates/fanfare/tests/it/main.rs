@@ -10,3 +10,4 @@ mod invoke;
 mod reads;
 mod real;
 mod run;
+mod tls;
