@@ -5,6 +5,7 @@ use std::fmt;
 use fanfare_types::{Balance, Contract, FunctionSpec, Protocol};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_path_to_error::Segment;
 use utoipa::ToSchema;
 
 use crate::{FieldError, Quantity, ScalingDocument, whole};
@@ -283,7 +284,7 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T
 }
 
 /// The same, where `bounds` knows those of some fields.
-fn read_bounded<T: serde::de::DeserializeOwned>(
+pub(crate) fn read_bounded<T: serde::de::DeserializeOwned>(
     json: &[u8],
     bounds: fn(&str) -> Option<String>,
 ) -> Result<T, FieldError> {
@@ -312,9 +313,13 @@ fn shape_error(
     let value = if secret {
         "…".to_owned()
     } else {
-        path.split('.')
-            .try_fold(&whole, |at, key| at.get(key))
-            .map_or_else(|| "missing".to_owned(), ToString::to_string)
+        let step = |at: &'_ serde_json::Value, segment: &Segment| match segment {
+            Segment::Map { key } => at.get(key).cloned(),
+            Segment::Seq { index } => at.get(index).cloned(),
+            Segment::Enum { .. } | Segment::Unknown => Some(at.clone()),
+        };
+        let found = error.path().iter().try_fold(whole, |at, segment| step(&at, segment));
+        found.map_or_else(|| "missing".to_owned(), |value| value.to_string())
     };
     if let Some(bounds) = bounds(&path) {
         return FieldError::new(field, value, bounds);

@@ -9,7 +9,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::function::read_json;
+use crate::function::{read_bounded, read_json};
 use crate::{FieldError, SandboxCounts};
 
 /// A revision's number, or `latest`.
@@ -111,7 +111,7 @@ impl TrafficDocument {
     /// # Errors
     /// [`FieldError`] names the field that has the wrong shape.
     pub fn from_json(json: &[u8]) -> Result<Self, FieldError> {
-        read_json(json)
+        read_bounded(json, |path| path.ends_with("].weight").then(|| "1 to 100".to_owned()))
     }
 
     /// Checks it.
@@ -276,6 +276,16 @@ mod tests {
             (r#"{"traffic":[{"revision":1,"weight":99}]}"#, "traffic", "add up to 100"),
             (r#"{"traffic":[{"revision":0,"weight":100}]}"#, "traffic[0].revision", "from 1"),
             (r#"{"traffic":[{"revision":"newest","weight":100}]}"#, "traffic[0].revision", "latest"),
+            (
+                r#"{"traffic":[{"revision":1,"weight":-1}]}"#,
+                "traffic[0].weight",
+                "weight is -1; allowed: 1 to 100",
+            ),
+            (
+                r#"{"traffic":[{"revision":1,"weight":[]}]}"#,
+                "traffic[0].weight",
+                "weight is []; allowed: 1 to 100",
+            ),
             (r#"{"tags":{"Canary":1}}"#, "tags", "a-z"),
             (r#"{"tags":{"latest":1}}"#, "tags", "latest"),
             (r#"{"weights":{}}"#, "weights", "traffic"),
