@@ -18,6 +18,9 @@ const CODE_PATH_PATTERN: &str = "^(?!\\.\\.(/|$))[^/\\u0000]+(/(?!\\.\\.(/|$))[^
 /// ASCII letters, digits, `_` and `$`, and whatever is not ASCII; no digit first.
 const IDENTIFIER_PATTERN: &str = "^[^\\u0000-#%-@\\[-^`{-\\u007f][^\\u0000-#%-/:-@\\[-^`{-\\u007f]*\
     (\\.[^\\u0000-#%-@\\[-^`{-\\u007f][^\\u0000-#%-/:-@\\[-^`{-\\u007f]*)*$";
+/// Groups of four, the last one padded; bits that a padded group does not use are 0.
+const BASE64_PATTERN: &str =
+    "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)$";
 const NUMBER: &str = "([0-9]+\\.?[0-9]*|\\.[0-9]+) *";
 const BYTES_UNIT: &str = "([bB]|[kKmMgGtT][iI]?[bB]?)?";
 const CPU_UNIT: &str = "m?";
@@ -32,6 +35,9 @@ pub fn constrain(schemas: &mut Map<String, Value>) {
     within(schemas, "ScalingDocument", scaling_fields());
     if let Some(handler) = schemas.get_mut("HandlerDocument") {
         handlers(handler);
+    }
+    if let Some(value) = schemas.get_mut("SecretValueDocument") {
+        secret_value(value);
     }
     if let Some(scaling) = schemas.get_mut("ScalingDocument") {
         *scaling = by_policy(scaling);
@@ -205,6 +211,22 @@ fn handlers(handler: &mut Value) {
     for form in handler.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
         merge(form, json!({"additionalProperties": false}));
         for (name, keywords) in [("file", &path), ("handler", &identifier), ("command", &command)] {
+            if let Some(property) = form.pointer_mut(&format!("/properties/{name}")) {
+                merge(property, keywords.clone());
+            }
+        }
+    }
+}
+
+/// One way of giving a value, and nothing beside it.
+fn secret_value(value: &mut Value) {
+    let text = json!({"minLength": 1, "maxLength": limits::SECRET_BYTES_MAX});
+    let base64 = json!({
+        "minLength": 4, "maxLength": limits::SECRET_BYTES_MAX.div_ceil(3) * 4, "pattern": BASE64_PATTERN,
+    });
+    for form in value.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
+        merge(form, json!({"additionalProperties": false}));
+        for (name, keywords) in [("value", &text), ("value_base64", &base64)] {
             if let Some(property) = form.pointer_mut(&format!("/properties/{name}")) {
                 merge(property, keywords.clone());
             }

@@ -17,6 +17,7 @@ mod quantity;
 mod revisions;
 mod scaling;
 mod schema;
+mod secret;
 mod stored;
 mod whole;
 
@@ -51,4 +52,5 @@ pub use revisions::{
 };
 pub use scaling::{MetricName, PolicyName, ProfileName, ScalingDocument};
 pub use schema::{settings_fields, settings_schema};
+pub use secret::{SecretDocument, SecretListDocument, SecretValueDocument};
 pub use stored::{StoredError, decode_stored, encode_stored};

@@ -21,6 +21,7 @@ use crate::hub::{ControlHub, SharedHub};
 use crate::limits::ENGINE_QUEUE_MAX;
 use crate::registry::Registry;
 use crate::transfers::Transfers;
+use crate::vault::Vault;
 use crate::{ControlPlaneError, Options, leader};
 
 /// The control plane.
@@ -67,11 +68,13 @@ impl ControlPlane {
 
         let shutdown = shutdown.child_token();
         let clock = Clock::start();
+        // Before anything is written: a store whose secrets cannot be opened stays as it is.
+        let vault = Vault::open(options.secrets_key.clone(), &*store).await?;
         let term = leader::take(&*store, &options.name).await?;
         let epoch = term.epoch;
         let (engine, inputs) = mpsc::channel(ENGINE_QUEUE_MAX);
         let (deposed_tx, deposed) = oneshot::channel();
-        let registry = Registry::start(store.clone(), term, engine.clone(), deposed_tx).await?;
+        let registry = Registry::start(store.clone(), term, vault, engine.clone(), deposed_tx).await?;
         let config = EngineConfig {
             placement: options.placement,
             known_data_planes: registry.data_planes(),

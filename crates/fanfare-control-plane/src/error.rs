@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use fanfare_api::StoredError;
 use fanfare_store::StoreError;
 
+use crate::KeyError;
+
 /// Why a control plane does not start, or stops by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlPlaneError {
@@ -38,6 +40,14 @@ pub enum ControlPlaneError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The key of secrets cannot be used. Nothing was changed.
+    #[error("the key of secrets, {}, cannot be used: {why}. The store was left as it is", path.display())]
+    SecretsKey {
+        /// The key's file.
+        path: PathBuf,
+        /// Why.
+        why: KeyError,
     },
     /// A thread could not be started.
     #[error("cannot start the engine's thread: {0}")]

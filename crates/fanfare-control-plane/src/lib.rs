@@ -4,6 +4,7 @@
 //! - what is registered, and when it is durable: `registry`;
 //! - who owns the engine, and what goes in and out: `engine_loop`, `input`;
 //! - who is connected, and who is lost: `hub`, `liveness`;
+//! - how secrets are sealed: `vault`;
 //! - the HTTP API: `api`; code blobs: `blobs`; log lines: `transfers`.
 //!
 //! Every decision about sandboxes is `fanfare-engine`'s; nothing here decides anything about them.
@@ -25,9 +26,11 @@ mod options;
 mod questions;
 mod registry;
 mod transfers;
+mod vault;
 mod view;
 
 pub use api::{openapi_document, routes};
 pub use control_plane::{ControlPlane, Handle};
 pub use error::ControlPlaneError;
 pub use options::{MoreMetrics, Options};
+pub use vault::KeyError;

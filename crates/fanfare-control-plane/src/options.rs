@@ -14,6 +14,8 @@ pub struct Options {
     pub name: String,
     /// Where code blobs are kept. Made with mode 0700.
     pub data_dir: PathBuf,
+    /// The key that secrets are sealed with, made when the first one is set.
+    pub secrets_key: PathBuf,
     /// Where the control API listens. Anyone who reaches it may do anything: keep it on loopback.
     pub api_address: SocketAddr,
     /// Where nodes and data planes connect; `None` when all of them are in this process.
@@ -49,6 +51,7 @@ impl Options {
     pub fn new(data_dir: PathBuf) -> Self {
         Options {
             name: "control-plane".to_owned(),
+            secrets_key: data_dir.join("secrets.key"),
             data_dir,
             api_address: (Ipv4Addr::LOCALHOST, Options::API_PORT).into(),
             link_address: Some((Ipv4Addr::LOCALHOST, Options::LINK_PORT).into()),

@@ -94,26 +94,32 @@ impl std::str::FromStr for SandboxId {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionName(Arc<str>);
 
+/// What holds for names of functions and of secrets.
+pub(crate) fn check_name(name: &str) -> Result<(), InvalidName> {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() {
+        return Err(InvalidName::Empty);
+    }
+    if name.len() > FUNCTION_NAME_LEN_MAX {
+        return Err(InvalidName::TooLong { len: name.len() });
+    }
+    if let Some(bad) = name.chars().find(|c| !inner(*c)) {
+        return Err(InvalidName::Character { bad });
+    }
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    if !edge(name.chars().next()) || !edge(name.chars().last()) {
+        return Err(InvalidName::Edge);
+    }
+    Ok(())
+}
+
 impl FunctionName {
     /// Checks and keeps a name.
     ///
     /// # Errors
     /// [`InvalidName`] says what is wrong and what is allowed.
     pub fn new(name: &str) -> Result<Self, InvalidName> {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() {
-            return Err(InvalidName::Empty);
-        }
-        if name.len() > FUNCTION_NAME_LEN_MAX {
-            return Err(InvalidName::TooLong { len: name.len() });
-        }
-        if let Some(bad) = name.chars().find(|c| !inner(*c)) {
-            return Err(InvalidName::Character { bad });
-        }
-        let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-        if !edge(name.chars().next()) || !edge(name.chars().last()) {
-            return Err(InvalidName::Edge);
-        }
+        check_name(name)?;
         Ok(FunctionName(name.into()))
     }
 

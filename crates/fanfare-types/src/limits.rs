@@ -26,6 +26,10 @@ pub const QUEUE_LIMIT_DEFAULT: u32 = 10_000;
 pub const ENV_VARS_MAX: usize = 256;
 /// Bytes of all names and values of one function's environment.
 pub const ENV_BYTES_MAX: usize = 32 * 1024;
+/// Secrets that one control plane keeps.
+pub const SECRETS_MAX: usize = 1_000;
+/// Bytes of one secret's value.
+pub const SECRET_BYTES_MAX: usize = 64 * 1024;
 /// Arguments of a function's command.
 pub const COMMAND_ARGS_MAX: usize = 256;
 /// Bytes of all arguments of a function's command.

@@ -68,6 +68,8 @@ reasons! {
     NoEarlierRevision = "no-earlier-revision", 409, "deploy what should run: `fanfare deploy PATH`";
     /// There are as many functions as one control plane keeps.
     RegistryFull = "registry-full", 507, "delete functions that are no longer needed";
+    /// No secret of that name.
+    SecretNotFound = "secret-not-found", 404, "list what there is with `fanfare secret list`";
     /// The named code was never uploaded.
     CodeNotFound = "code-not-found", 422, "upload the code first: PUT /v1/blobs/DIGEST";
     /// The uploaded bytes are not what the digest says.

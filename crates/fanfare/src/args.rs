@@ -6,6 +6,7 @@ mod invoke;
 mod numbers;
 mod revisions;
 mod roles;
+mod secrets;
 mod tls;
 
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ pub(crate) use numbers::{number, taking_negative_numbers, whole};
 pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
+};
+pub(crate) use secrets::{
+    SecretArgs, SecretCommand, SecretDeleteArgs, SecretListArgs, SecretNameArgs, SecretSetArgs,
 };
 pub(crate) use tls::TlsArgs;
 
@@ -103,6 +107,7 @@ pub(crate) enum Command {
     Traffic(TrafficArgs),
     Tag(TagArgs),
     Delete(DeleteArgs),
+    Secret(SecretArgs),
     Logs(LogsArgs),
     Explain(ExplainArgs),
     Top(TopArgs),

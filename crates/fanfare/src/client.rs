@@ -3,19 +3,23 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use fanfare_api::{
     BlobDocument, ClusterStatusDocument, DeployResult, FunctionDocument, FunctionListDocument,
     FunctionStatusDocument, FunctionSummaryDocument, PROBLEM_CONTENT_TYPE, PrepareResult, Problem,
-    RequestExplanationDocument, RevisionListDocument, RollbackDocument, TrafficDocument, TrafficResult,
+    RequestExplanationDocument, RevisionListDocument, RollbackDocument, SecretDocument, SecretListDocument,
+    TrafficDocument, TrafficResult,
 };
-use fanfare_types::{CodeDigest, FunctionName, Reason, limits};
+use fanfare_types::{CodeDigest, FunctionName, Reason, SecretName, limits};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::io::ReaderStream;
+use zeroize::Zeroizing;
 
 use crate::args::{DEFAULT_API, WhichLines};
 use crate::exit::{Exit, Failure};
@@ -245,6 +249,60 @@ impl Client {
     pub(crate) async fn revisions(&self, name: &FunctionName) -> Result<RevisionListDocument, Failure> {
         let got = self.get(&format!("/v1/functions/{name}/revisions")).await;
         self.suggesting(name, got).await
+    }
+
+    /// Every secret, without its value.
+    pub(crate) async fn secrets(&self) -> Result<Vec<SecretDocument>, Failure> {
+        let list: SecretListDocument = self.get("/v1/secrets").await?;
+        Ok(list.secrets)
+    }
+
+    pub(crate) async fn secret(&self, name: &SecretName) -> Result<SecretDocument, Failure> {
+        let got = self.get(&format!("/v1/secrets/{name}")).await;
+        self.suggesting_secret(name, got).await
+    }
+
+    /// Gives a secret a value.
+    pub(crate) async fn put_secret(
+        &self,
+        name: &SecretName,
+        value: &[u8],
+    ) -> Result<SecretDocument, Failure> {
+        let text = Zeroizing::new(STANDARD.encode(value));
+        // Base64 is JSON text as it is.
+        let body = format!("{{\"value_base64\":\"{}\"}}", *text);
+        let mut request = self.request(Method::PUT, &format!("/v1/secrets/{name}"), full_body(body))?;
+        request
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+        answer(self.send(request, ANSWER_TIMEOUT, Some("{\"value_base64\":\"***\"}")).await?).await
+    }
+
+    pub(crate) async fn delete_secret(&self, name: &SecretName) -> Result<(), Failure> {
+        let request = self.request(Method::DELETE, &format!("/v1/secrets/{name}"), no_body())?;
+        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
+        let deleted = match response.status() {
+            status if status.is_success() => Ok(()),
+            _ => Err(problem(response).await),
+        };
+        self.suggesting_secret(name, deleted).await
+    }
+
+    /// Adds the name that was probably meant to a failure of the kind "no such secret".
+    async fn suggesting_secret<T>(
+        &self,
+        name: &SecretName,
+        result: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let failure = match result {
+            Err(failure) if failure.is(Reason::SecretNotFound) => failure,
+            other => return other,
+        };
+        let known = self.secrets().await.unwrap_or_default();
+        Err(match suggest::closest(name.as_str(), known.iter().map(|secret| secret.name.as_str())) {
+            Some(meant) => failure.next(format!("did you mean {meant}?")),
+            None => failure,
+        })
     }
 
     /// Sends a document without secrets.

@@ -24,6 +24,16 @@ pub(crate) fn function_names() -> ArgValueCompleter {
     })
 }
 
+/// Names of secrets.
+pub(crate) fn secret_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let typed = typed.to_string_lossy();
+        let secrets = asked(async |client| client.secrets().await.ok()).unwrap_or_default();
+        let names = secrets.into_iter().map(|secret| secret.name);
+        names.filter(|name| name.starts_with(&*typed)).map(CompletionCandidate::new).collect()
+    })
+}
+
 /// Names of contexts.
 pub(crate) fn context_names() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
@@ -33,11 +43,15 @@ pub(crate) fn context_names() -> ArgValueCompleter {
     })
 }
 
-/// Asks the control API that the environment names; `None` where nobody answers in time: nothing is offered then.
+/// Asks for names of functions.
 fn ask(typed: &str) -> Option<Vec<String>> {
+    asked(async |client| client.names(typed).await.ok())
+}
+
+/// Asks the control API that the environment names; `None` where nobody answers in time: nothing is offered then.
+fn asked<T>(question: impl AsyncFnOnce(Client) -> Option<T>) -> Option<T> {
     let api = contexts::api(&GlobalArgs::default()).ok()?;
     let client = Client::new(&api, Printer::new(true, false)).ok()?;
     let runtime = Builder::new_current_thread().enable_all().build().ok()?;
-    let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, client.names(typed)).await });
-    names.ok()?.ok()
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, question(client)).await }).ok()?
 }

@@ -39,6 +39,7 @@ impl Exit {
             | Reason::RouteNotFound
             | Reason::RevisionNotFound
             | Reason::TagNotFound
+            | Reason::SecretNotFound
             | Reason::InvocationNotFound
             | Reason::RequestNotFound => Exit::NotFound,
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
@@ -130,7 +131,12 @@ impl Failure {
     }
 
     pub(crate) fn is_not_found(&self) -> bool {
-        self.stated.as_ref().is_some_and(|stated| stated.reason == Reason::FunctionNotFound.code())
+        self.is(Reason::FunctionNotFound)
+    }
+
+    /// Whether the platform gave this reason.
+    pub(crate) fn is(&self, reason: Reason) -> bool {
+        self.stated.as_ref().is_some_and(|stated| stated.reason == reason.code())
     }
 }
 

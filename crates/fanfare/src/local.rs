@@ -21,6 +21,7 @@ use crate::roles::{self, NodeSettings, RunningNode, Sandboxes};
 #[derive(Clone, Debug)]
 pub(crate) struct LocalOptions {
     pub(crate) data_dir: PathBuf,
+    pub(crate) secrets_key: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) deps_bytes_max: u64,
     pub(crate) capacity: Resources,
@@ -43,6 +44,7 @@ impl LocalOptions {
         let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         LocalOptions {
             data_dir: directory.join("data"),
+            secrets_key: directory.join("data").join("secrets.key"),
             run_dir: directory.join("run"),
             deps_bytes_max: limits::DEPS_BYTES_KEPT_DEFAULT,
             capacity,
@@ -101,6 +103,7 @@ impl Local {
             api_address: options.api_address,
             link_address: options.link_address,
             placement: options.placement,
+            secrets_key: options.secrets_key,
             ..fanfare_control_plane::Options::new(options.data_dir.clone())
         };
         let started = ControlPlane::start(control_options, store, stop_control_plane.clone()).await;

@@ -12,6 +12,7 @@ mod descriptors;
 mod detect;
 mod dirs;
 mod exit;
+mod hidden;
 mod http;
 mod lines;
 mod local;

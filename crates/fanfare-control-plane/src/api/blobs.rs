@@ -17,7 +17,7 @@ use crate::blobs::UploadError;
 
 /// Upload packed code under its SHA-256. It is kept, durably, when this is answered.
 #[utoipa::path(
-    put, path = "/v1/blobs/{digest}", tag = "code",
+    put, path = "/v1/blobs/{digest}", operation_id = "put_blob", tag = "code",
     params(("digest" = String, Path, description = "SHA-256 of the body, 64 hexadecimal digits")),
     request_body(content_type = "application/octet-stream", content = inline(Vec<u8>), description = "A tar archive"),
     responses(

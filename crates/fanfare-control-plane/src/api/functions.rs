@@ -247,7 +247,7 @@ pub(super) async fn register(app: &App, change: Change, spec: &FunctionSpec) -> 
         }
         Done::Updated(id) => deployed(id, DeployOutcome::Updated).into_response(),
         Done::Unchanged(id) => deployed(id, DeployOutcome::Unchanged).into_response(),
-        Done::Deleted | Done::Routed | Done::Noted | Done::Peer(_) => {
+        Done::Deleted | Done::Routed | Done::Noted | Done::SecretSet { .. } | Done::Peer(_) => {
             return Err(Failure::new(Reason::Internal, "a registration ended as something else"));
         }
     })

@@ -13,6 +13,7 @@ mod logs;
 mod openapi;
 mod problem;
 mod revisions;
+mod secrets;
 mod server;
 mod status;
 mod timeline;
@@ -118,6 +119,10 @@ fn table() -> Vec<Route> {
         (Method::POST, "/v1/functions/{name}/rollback", routing::post(revisions::rollback)),
         (Method::POST, "/v1/functions/{name}/prepare", routing::post(functions::prepare)),
         get("/v1/functions/{name}/logs", logs::logs),
+        get("/v1/secrets", secrets::list),
+        get("/v1/secrets/{name}", secrets::get),
+        (Method::PUT, "/v1/secrets/{name}", routing::put(secrets::put)),
+        (Method::DELETE, "/v1/secrets/{name}", routing::delete(secrets::delete)),
         get("/v1/requests/{id}", explain::explain),
         (Method::PUT, "/v1/blobs/{digest}", routing::put(blobs::put)),
         (Method::HEAD, "/v1/blobs/{digest}", routing::head(blobs::head)),

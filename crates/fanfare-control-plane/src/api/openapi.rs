@@ -9,7 +9,7 @@ use fanfare_types::{Reason, limits::REQUEST_ID_LEN_MAX};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::{blobs, explain, functions, logs, revisions, status};
+use super::{blobs, explain, functions, logs, revisions, secrets, status};
 use crate::limits::{LIST_LIMIT_MAX, LOG_TAIL_MAX};
 
 #[derive(OpenApi)]
@@ -35,6 +35,10 @@ use crate::limits::{LIST_LIMIT_MAX, LOG_TAIL_MAX};
         revisions::rollback,
         revisions::traffic,
         logs::logs,
+        secrets::list,
+        secrets::get,
+        secrets::put,
+        secrets::delete,
         explain::explain,
         blobs::put,
         blobs::head,

@@ -26,7 +26,7 @@ use crate::registry::{Change, Function, Past, Unstartable, unix_ms};
 /// The revisions of a function that are kept: the newest 20, those that traffic or a tag names, and the newest that is
 /// not known to be broken.
 #[utoipa::path(
-    get, path = "/v1/functions/{name}/revisions", tag = "revisions", params(("name" = String, Path)),
+    get, path = "/v1/functions/{name}/revisions", operation_id = "list_revisions", tag = "revisions", params(("name" = String, Path)),
     responses((status = 200, body = RevisionListDocument), (status = 404, body = Problem))
 )]
 pub(super) async fn list(

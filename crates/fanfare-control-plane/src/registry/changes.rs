@@ -7,6 +7,7 @@ use fanfare_types::{FunctionSpec, RevisionId};
 
 use super::entry::{put_function, put_past, revision_key};
 use super::history;
+use super::secrets::Secret;
 use super::traffic::Unit;
 use super::{Done, Function, RegistryError, Visible};
 use crate::ControlPlaneError;
@@ -20,12 +21,22 @@ pub(super) enum Plan {
         done: Done,
     },
     Remove,
+    /// The secret is so from then on.
+    KeepSecret {
+        secret: Box<Secret>,
+        done: Done,
+    },
+    RemoveSecret,
     Number(u32),
 }
 
 impl Plan {
     pub(super) fn creates(&self) -> bool {
         matches!(self, Plan::Keep { done: Done::Created(_), .. })
+    }
+
+    pub(super) fn creates_secret(&self) -> bool {
+        matches!(self, Plan::KeepSecret { done: Done::SecretSet { version: 1 }, .. })
     }
 }
 

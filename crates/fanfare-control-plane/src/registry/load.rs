@@ -9,6 +9,7 @@ use super::entry::{
     FUNCTIONS, REVISIONS, function_key, peers_prefix, read_function, read_number, read_past, revision_key,
     revisions_prefix,
 };
+use super::secrets::{Secret, secrets_kept};
 use super::{Function, Known, PeerKind, StandIn, history};
 use crate::ControlPlaneError;
 
@@ -16,9 +17,10 @@ use crate::ControlPlaneError;
 pub(super) enum Kept {
     Function(Option<Box<Function>>),
     Peer(Option<u32>),
+    Secret(Option<Box<Secret>>),
 }
 
-/// Functions, nodes and data planes. One that cannot be read stops the start: it would be lost silently.
+/// Functions, secrets, nodes and data planes. One that cannot be read stops the start: it would be lost silently.
 pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError> {
     let mut known = Known::default();
     for_each(store, FUNCTIONS, |key, entry| {
@@ -39,6 +41,7 @@ pub(super) async fn known(store: &dyn Store) -> Result<Known, ControlPlaneError>
         complete(function)?;
         function.stand_in = stand_in(store, function).await?;
     }
+    known.secrets = secrets_kept(store).await?;
     for kind in [PeerKind::Node, PeerKind::DataPlane] {
         let peers = known.peers.entry(kind).or_default();
         let prefix = peers_prefix(kind);
@@ -110,7 +113,7 @@ fn complete(function: &mut Function) -> Result<(), ControlPlaneError> {
     }
 }
 
-async fn for_each(
+pub(super) async fn for_each(
     store: &dyn Store,
     prefix: &str,
     mut take: impl FnMut(&str, &Entry) -> Result<(), ControlPlaneError>,

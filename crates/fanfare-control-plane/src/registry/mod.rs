@@ -1,4 +1,4 @@
-//! What is registered: functions, and the numbers of nodes and data planes.
+//! What is registered: functions, secrets, and the numbers of nodes and data planes.
 //!
 //! Reads come from memory. Changes go through one task, the [`writer`], which sends a transaction for each to the
 //! store, many at once but one per name, and makes it visible when it is durable.
@@ -9,11 +9,15 @@ mod failure;
 mod history;
 mod ids;
 mod load;
+mod secrets;
+mod subject;
 mod traffic;
 mod writer;
 
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod secrets_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -26,13 +30,14 @@ use std::sync::Arc;
 use fanfare_api::TrafficChange;
 use fanfare_store::{Revision, Store};
 use fanfare_types::{
-    CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId, StartFailure, Tag,
-    Target, Traffic,
+    CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId, SecretName,
+    SecretValue, StartFailure, Tag, Target, Traffic,
 };
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use history::{Past, Unstartable, unix_ms};
+pub(crate) use secrets::{Secret, secrets_kept};
 pub(crate) use traffic::Routing;
 use traffic::Unit;
 
@@ -40,6 +45,7 @@ use crate::ControlPlaneError;
 use crate::input::Input;
 use crate::leader::Term;
 use crate::limits::REGISTRY_QUEUE_MAX;
+use crate::vault::Vault;
 
 /// A registered function.
 #[derive(Clone, Debug)]
@@ -174,6 +180,10 @@ pub(crate) enum Change {
     Proved(FunctionName, RevisionId, Option<StartFailure>),
     /// Delete a function.
     Delete(FunctionName),
+    /// Give a secret a value; see [`Registry::set_secret`].
+    SetSecret(SecretName, SecretValue),
+    /// Delete a secret.
+    DeleteSecret(SecretName),
     /// Give a node or a data plane its number.
     Peer(PeerKind, Arc<str>),
 }
@@ -197,6 +207,10 @@ pub(crate) enum Done {
     Routed,
     /// What was proved of a revision is kept.
     Noted,
+    /// The secret has a new value.
+    SecretSet {
+        version: u64,
+    },
     /// The peer's number.
     Peer(u32),
 }
@@ -206,7 +220,7 @@ pub(crate) enum Done {
 pub(crate) enum RegistryError {
     #[error("it exists already")]
     Exists,
-    #[error("there is no such function")]
+    #[error("there is no such thing of that name")]
     NotFound,
     #[error("no other revision that works is kept beside revision {current}")]
     NothingBefore { current: u32 },
@@ -229,6 +243,7 @@ fn numbers(numbers: &[u32]) -> String {
 pub(crate) struct Registry {
     known: Arc<RwLock<Known>>,
     requests: mpsc::Sender<Request>,
+    vault: Vault,
 }
 
 /// What is durable, as far as this process has been told.
@@ -236,6 +251,7 @@ pub(crate) struct Registry {
 pub(crate) struct Known {
     functions: BTreeMap<FunctionName, Function>,
     peers: BTreeMap<PeerKind, BTreeMap<Arc<str>, u32>>,
+    secrets: BTreeMap<SecretName, Secret>,
 }
 
 #[derive(Debug)]
@@ -250,15 +266,16 @@ impl Registry {
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         term: Term,
+        vault: Vault,
         engine: mpsc::Sender<Input>,
         deposed: oneshot::Sender<ControlPlaneError>,
     ) -> Result<Registry, ControlPlaneError> {
         let known = Arc::new(RwLock::new(load::known(&*store).await?));
         let ids = ids::Ids::load(&*store).await?;
         let (requests, queue) = mpsc::channel(REGISTRY_QUEUE_MAX);
-        let writer = writer::Writer::new(store, term, known.clone(), engine, ids);
+        let writer = writer::Writer::new(store, term, known.clone(), vault.clone(), engine, ids);
         tokio::spawn(writer.run(queue, deposed));
-        Ok(Registry { known, requests })
+        Ok(Registry { known, requests, vault })
     }
 
     /// Makes a change; resolves when it is durable and visible.

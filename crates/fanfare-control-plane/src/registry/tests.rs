@@ -18,14 +18,17 @@ pub(super) struct World {
     pub(super) registry: Registry,
     pub(super) visible: mpsc::Receiver<Input>,
     deposed: oneshot::Receiver<ControlPlaneError>,
+    _keys: tempfile::TempDir,
 }
 
 pub(super) async fn world(store: Arc<dyn Store>) -> World {
     let term = leader::take(&*store, "test").await.unwrap();
     let (engine, visible) = mpsc::channel(10_000);
     let (deposed_tx, deposed) = oneshot::channel();
-    let registry = Registry::start(store, term, engine, deposed_tx).await.unwrap();
-    World { registry, visible, deposed }
+    let keys = tempfile::tempdir().unwrap();
+    let vault = Vault::open(keys.path().join("secrets.key"), &*store).await.unwrap();
+    let registry = Registry::start(store, term, vault, engine, deposed_tx).await.unwrap();
+    World { registry, visible, deposed, _keys: keys }
 }
 
 pub(super) fn spec(name: &str, queue_limit: u32) -> Arc<FunctionSpec> {

@@ -17,12 +17,12 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
 use super::changes::{Plan, Planned, news, unwritable, update};
-use super::entry::{
-    function_key, note_past, peer_key, put_function, put_number, read_number, revision_key, unchanged,
-};
+use super::entry::{note_past, put_function, put_number, revision_key, unchanged};
 use super::history::{self, Past, Unstartable, digest};
 use super::ids::Ids;
 use super::load::Kept;
+use super::secrets;
+use super::subject::{Subject, kept};
 use super::traffic::{Routing, Unit};
 use super::{Change, Done, Function, Known, PeerKind, RegistryError, Request, Visible, load};
 use crate::ControlPlaneError;
@@ -31,6 +31,7 @@ use crate::leader::Term;
 use crate::limits::{
     DATA_PLANES_MAX, NODES_MAX, REGISTRY_IN_FLIGHT_MAX, REREAD_BACKOFF_MAX, REREAD_BACKOFF_MIN,
 };
+use crate::vault::Vault;
 
 pub(super) struct Writer {
     store: Arc<dyn Store>,
@@ -44,12 +45,9 @@ pub(super) struct Writer {
     waiting: usize,
     under_way: FuturesUnordered<BoxFuture<'static, Finished>>,
     creations_under_way: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Subject {
-    Function(FunctionName),
-    Peer(PeerKind, Arc<str>),
+    /// Secrets that are being made.
+    secrets_under_way: usize,
+    vault: Vault,
 }
 
 enum Busy {
@@ -62,31 +60,12 @@ enum Finished {
     Reread { subject: Subject, kept: Result<Kept, ControlPlaneError> },
 }
 
-impl Subject {
-    fn of(change: &Change) -> Subject {
-        match change {
-            Change::Create(spec) | Change::Put(spec) => Subject::Function(spec.name.clone()),
-            Change::Delete(name)
-            | Change::Rollback(name, _)
-            | Change::Traffic(name, _)
-            | Change::Proved(name, ..) => Subject::Function(name.clone()),
-            Change::Peer(kind, name) => Subject::Peer(*kind, name.clone()),
-        }
-    }
-
-    fn key(&self) -> String {
-        match self {
-            Subject::Function(name) => function_key(name),
-            Subject::Peer(kind, name) => peer_key(*kind, name),
-        }
-    }
-}
-
 impl Writer {
     pub(super) fn new(
         store: Arc<dyn Store>,
         term: Term,
         known: Arc<RwLock<Known>>,
+        vault: Vault,
         engine: mpsc::Sender<Input>,
         ids: Ids,
     ) -> Self {
@@ -100,6 +79,8 @@ impl Writer {
             waiting: 0,
             under_way: FuturesUnordered::new(),
             creations_under_way: 0,
+            secrets_under_way: 0,
+            vault,
         }
     }
 
@@ -160,6 +141,7 @@ impl Writer {
             }
         };
         self.creations_under_way += usize::from(plan.creates());
+        self.secrets_under_way += usize::from(plan.creates_secret());
         self.busy.insert(subject.clone(), Busy::Changing(VecDeque::new()));
         let require = vec![unchanged(subject.key(), self.stored(&subject))];
         let commit = self.store.commit(Txn { fence: Some(self.term.fence.clone()), require, ops });
@@ -174,6 +156,7 @@ impl Writer {
     fn stored(&self, subject: &Subject) -> Option<Revision> {
         match subject {
             Subject::Function(name) => self.known.read().functions.get(name).map(|f| f.stored),
+            Subject::Secret(name) => self.known.read().secrets.get(name).map(|secret| secret.stored),
             Subject::Peer(..) => None,
         }
     }
@@ -183,7 +166,7 @@ impl Writer {
         let subject = Subject::of(change);
         let function = match &subject {
             Subject::Function(name) => self.known.read().functions.get(name).cloned(),
-            Subject::Peer(..) => None,
+            Subject::Secret(_) | Subject::Peer(..) => None,
         };
         match (change, function) {
             (Change::Create(_), Some(_)) => Ok(Planned::Answer(Err(RegistryError::Exists))),
@@ -200,6 +183,10 @@ impl Writer {
                 let ops = std::iter::once(Op::Delete(subject.key())).chain(past).collect();
                 Ok(Planned::Write(Plan::Remove, ops))
             }
+            (Change::SetSecret(name, value), _) => {
+                secrets::set(&self.known.read(), &self.vault, name, value, self.secrets_under_way)
+            }
+            (Change::DeleteSecret(name), _) => Ok(secrets::delete(&self.known.read(), name)),
             (Change::Peer(kind, name), _) => self.number(*kind, name, subject.key()).await,
         }
     }
@@ -347,6 +334,7 @@ impl Writer {
         match finished {
             Finished::Written { subject, plan, request, result } => {
                 self.creations_under_way -= usize::from(plan.creates());
+                self.secrets_under_way -= usize::from(plan.creates_secret());
                 match result {
                     Ok(revision) => {
                         let done = self.publish(&subject, plan, revision).await;
@@ -402,6 +390,15 @@ impl Writer {
             }
             (Subject::Function(name), Plan::Remove) => {
                 self.set(name, None).await;
+                Done::Deleted
+            }
+            (Subject::Secret(name), Plan::KeepSecret { mut secret, done }) => {
+                secret.stored = stored;
+                self.known.write().secrets.insert(name.clone(), *secret);
+                done
+            }
+            (Subject::Secret(name), Plan::RemoveSecret) => {
+                self.known.write().secrets.remove(name);
                 Done::Deleted
             }
             (Subject::Peer(kind, name), Plan::Number(id)) => {
@@ -463,22 +460,17 @@ impl Writer {
                     self.known.write().peers.entry(*kind).or_default().insert(name.clone(), id);
                 }
             }
+            (Subject::Secret(name), Kept::Secret(secret)) => {
+                let secrets = &mut self.known.write().secrets;
+                match secret {
+                    Some(secret) => secrets.insert(name.clone(), *secret),
+                    None => secrets.remove(name),
+                };
+            }
             (Subject::Function(name), Kept::Function(function)) => {
                 self.set(name, function.map(|function| *function)).await;
             }
             (subject, _) => unreachable!("something else is kept of {subject:?}"),
-        }
-    }
-}
-
-/// What the store holds of a subject.
-async fn kept(store: &dyn Store, subject: &Subject) -> Result<Kept, ControlPlaneError> {
-    match subject {
-        Subject::Function(name) => Ok(Kept::Function(load::function(store, name).await?.map(Box::new))),
-        Subject::Peer(..) => {
-            let key = subject.key();
-            let entry = store.get(key.clone()).await?;
-            Ok(Kept::Peer(entry.map(|entry| read_number(&key, &entry)).transpose()?))
         }
     }
 }

@@ -311,6 +311,10 @@ async fn a_declared_length_over_the_limit_is_refused_before_it_is_sent() {
 #[tokio::test]
 async fn every_route_is_described_and_every_description_is_served() {
     let document = openapi_document();
+    let paths = document["paths"].as_object().unwrap().values();
+    let operations = paths.flat_map(|path| path.as_object().unwrap().values());
+    let ids: Vec<_> = operations.map(|operation| operation["operationId"].to_string()).collect();
+    assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), ids.len(), "{ids:?}");
     let described: BTreeSet<(String, String)> = document["paths"]
         .as_object()
         .unwrap()

@@ -7,4 +7,5 @@ mod crash;
 mod durability;
 mod logs;
 mod peers;
+mod secrets;
 mod world;

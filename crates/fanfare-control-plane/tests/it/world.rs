@@ -60,6 +60,11 @@ impl World {
         World::start(options(directory), Arc::new(store)).await.unwrap()
     }
 
+    /// With its files in `directory`.
+    pub(crate) async fn with_in(directory: &Path, store: Arc<dyn Store>) -> World {
+        World::start(options(directory), store).await.unwrap()
+    }
+
     async fn start(options: Options, store: Arc<dyn Store>) -> Result<World, ControlPlaneError> {
         let shutdown = CancellationToken::new();
         let handle = ControlPlane::start(options, store, shutdown.clone()).await?;

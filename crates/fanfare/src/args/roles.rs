@@ -26,6 +26,8 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) dirs: DirArgs,
     #[command(flatten)]
+    pub(crate) secrets_key: SecretsKeyArgs,
+    #[command(flatten)]
     pub(crate) capacity: CapacityArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
@@ -95,6 +97,8 @@ Examples:
 pub(crate) struct ControlPlaneArgs {
     #[command(flatten)]
     pub(crate) data_dir: DataDirArgs,
+    #[command(flatten)]
+    pub(crate) secrets_key: SecretsKeyArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Its name.
@@ -233,6 +237,22 @@ pub(crate) struct DirArgs {
     /// $XDG_RUNTIME_DIR/fanfare, or /tmp/fanfare-UID/run].
     #[arg(long, env = "FANFARE_RUN_DIR", value_name = "DIRECTORY")]
     run_dir: Option<PathBuf>,
+}
+
+/// Where the key is that secrets are sealed with.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct SecretsKeyArgs {
+    /// The key that secrets are sealed with, mode 0600; made when the first secret is set [default: secrets.key in the
+    /// data directory].
+    #[arg(long, env = "FANFARE_SECRETS_KEY_FILE", value_name = "FILE", hide_short_help = true)]
+    secrets_key_file: Option<PathBuf>,
+}
+
+impl SecretsKeyArgs {
+    /// What is given, or else its place in the data directory.
+    pub(crate) fn path(&self, data_dir: &std::path::Path) -> PathBuf {
+        self.secrets_key_file.clone().unwrap_or_else(|| data_dir.join("secrets.key"))
+    }
 }
 
 impl DataDirArgs {

@@ -19,6 +19,7 @@ pub(crate) async fn run(args: &ControlPlaneArgs, printer: Printer) -> Result<Exi
         api_address: args.api_listen,
         link_address: Some(args.grpc_listen),
         placement: args.policy.placement,
+        secrets_key: args.secrets_key.path(&data_dir),
         ..Options::new(data_dir)
     };
     let shutdown = tokio_util::sync::CancellationToken::new();

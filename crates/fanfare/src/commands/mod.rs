@@ -21,6 +21,7 @@ mod revisions;
 mod rollback;
 mod sample_server;
 mod schema;
+mod secret;
 mod status;
 mod top;
 mod traffic;
@@ -96,6 +97,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::Revisions(args) => revisions::run(&context, &args).await,
         Command::Rollback(args) => rollback::run(&context, &args).await,
         Command::Delete(args) => delete::run(&context, &args).await,
+        Command::Secret(args) => secret::run(&context, &args.command).await,
         Command::Logs(args) => logs::run(&context, &args).await,
         Command::Explain(args) => explain::run(&context, &args).await,
         Command::Top(args) => top::run(&context, &args).await,

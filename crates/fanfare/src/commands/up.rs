@@ -14,6 +14,7 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
     let data_dir = args.dirs.data_dir()?;
     let options = LocalOptions {
         asynchronous: args.keep.options(data_dir.join("data-plane"), args.listen.ip()),
+        secrets_key: args.secrets_key.path(&data_dir),
         data_dir,
         run_dir: args.dirs.run_dir()?,
         deps_bytes_max: args.capacity.deps_max,

@@ -10,4 +10,5 @@ mod invoke;
 mod reads;
 mod real;
 mod run;
+mod secrets;
 mod tls;

@@ -357,6 +357,7 @@ async fn help_fits_on_a_screen() {
         "traffic",
         "tag",
         "delete",
+        "secret",
         "logs",
         "status",
         "doctor",
