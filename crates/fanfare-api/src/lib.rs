@@ -9,6 +9,7 @@ mod asynchronous;
 mod check;
 mod cluster;
 mod constraints;
+mod dirigent;
 mod explain;
 mod field_error;
 mod function;
@@ -35,6 +36,7 @@ pub use cluster::{
     ResourcesDocument,
 };
 pub use constraints::{constrain, digest_schema, duration_text_schema, name_schema};
+pub use dirigent::{DirigentPatch, DirigentRegistration};
 pub use explain::{
     OrderDocument, RequestDocument, RequestExplanationDocument, RequestOutcome, RequestStageDocument,
     SlotDocument,

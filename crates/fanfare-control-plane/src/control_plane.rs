@@ -8,7 +8,7 @@ use fanfare_engine::EngineConfig;
 use fanfare_link::Hub;
 use fanfare_store::Store;
 use fanfare_types::{Epoch, limits};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,8 @@ use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::engine_loop;
 use crate::hub::{ControlHub, SharedHub};
-use crate::limits::ENGINE_QUEUE_MAX;
+use crate::images::Images;
+use crate::limits::{API_BACKLOG, ENGINE_QUEUE_MAX};
 use crate::registry::Registry;
 use crate::transfers::Transfers;
 use crate::vault::Vault;
@@ -52,7 +53,7 @@ impl ControlPlane {
         store: Arc<dyn Store>,
         shutdown: CancellationToken,
     ) -> Result<Handle, ControlPlaneError> {
-        let api_listener = listen(options.api_address).await?;
+        let api_listener = listen_with_backlog(options.api_address)?;
         let link_listener = match options.link_address {
             Some(address) => Some(listen(address).await?),
             None => None,
@@ -65,6 +66,11 @@ impl ControlPlane {
         let blob_directory = options.data_dir.join("blobs");
         let blobs = Blobs::open(&blob_directory, limits::CODE_BYTES_MAX)
             .map_err(|source| ControlPlaneError::DataDirectory { path: blob_directory, source })?;
+
+        let images = match &options.dirigent {
+            Some(images) => Some(Arc::new(Images::load(images, &blobs).await?)),
+            None => None,
+        };
 
         let shutdown = shutdown.child_token();
         let clock = Clock::start();
@@ -107,14 +113,15 @@ impl ControlPlane {
                 served.map_err(|error| ControlPlaneError::Link(error.to_string()))
             });
         }
-        tasks.spawn(collect_blobs(blobs, registry.clone(), options.clone(), shutdown.clone()));
+        let used = (registry.clone(), images.clone());
+        tasks.spawn(collect_blobs(blobs, used, options.clone(), shutdown.clone()));
         if !api_address.ip().is_loopback() {
             tracing::warn!(%api_address, "the control API is open to the network: anyone there may do anything");
         }
         if let Some(link_address) = link_address.filter(|address| !address.ip().is_loopback()) {
             tracing::warn!(%link_address, "any machine that reaches this address may join as a node");
         }
-        let app = App::new(&options, &hub, api_address, link_address, shutdown.clone());
+        let app = App::new(&options, &hub, (api_address, link_address), images, shutdown.clone());
         tasks.spawn(api::serve(api_listener, app, shutdown.clone()));
         tracing::info!(%epoch, functions = registry.len(), %api_address, ?link_address, "control plane leads");
         Ok(Handle { api_address, link_address, epoch, hub, store, shutdown, engine_ended, deposed, tasks })
@@ -187,13 +194,24 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, ControlPlaneError> {
     TcpListener::bind(address).await.map_err(|source| ControlPlaneError::Listen { address, source })
 }
 
+/// The same for many who come at once.
+fn listen_with_backlog(address: SocketAddr) -> Result<TcpListener, ControlPlaneError> {
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(API_BACKLOG)
+    };
+    listen().map_err(|source| ControlPlaneError::Listen { address, source })
+}
+
 fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, ControlPlaneError> {
     listener.local_addr().map_err(|source| ControlPlaneError::Listen { address, source })
 }
 
 async fn collect_blobs(
     blobs: Blobs,
-    registry: Registry,
+    (registry, images): (Registry, Option<Arc<Images>>),
     options: Options,
     shutdown: CancellationToken,
 ) -> Result<(), ControlPlaneError> {
@@ -204,7 +222,9 @@ async fn collect_blobs(
             () = shutdown.cancelled() => return Ok(()),
             _ = every.tick() => {}
         }
-        let removed = blobs.collect(registry.code_in_use(), options.blob_grace).await;
+        let mut in_use = registry.code_in_use();
+        in_use.extend(images.iter().flat_map(|images| images.code()));
+        let removed = blobs.collect(in_use, options.blob_grace).await;
         if !removed.is_empty() {
             tracing::info!(blobs = removed.len(), "removed code that no function refers to");
         }

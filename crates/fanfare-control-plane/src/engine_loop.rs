@@ -259,6 +259,7 @@ impl EngineLoop {
             }
             Input::Cluster { answer } => drop(answer.send(self.cluster())),
             Input::Nodes { answer } => drop(answer.send(self.connected_nodes())),
+            Input::DataPlanes { answer } => drop(answer.send(self.engine.taking_data_planes())),
         }
     }
 
@@ -462,25 +463,15 @@ impl EngineLoop {
     fn cluster(&self) -> ClusterView {
         ClusterView {
             status: self.engine.cluster_status(),
-            nodes_connected: self
-                .nodes
-                .iter()
-                .filter(|(_, peer)| peer.tx.is_some())
-                .map(|(id, _)| id)
-                .collect(),
-            data_planes_connected: self
-                .data_planes
-                .iter()
-                .filter(|(_, peer)| peer.tx.is_some())
-                .map(|(id, _)| id)
-                .collect(),
+            nodes_connected: self.nodes.connected().map(|(id, _)| id).collect(),
+            data_planes_connected: self.data_planes.connected().map(|(id, _)| id).collect(),
             loads: self.loads.clone(),
             counters: self.counters,
         }
     }
 
     fn connected_nodes(&self) -> Vec<NodeRef> {
-        let connected = self.nodes.iter().filter(|(_, peer)| peer.tx.is_some());
+        let connected = self.nodes.connected();
         connected
             .map(|(id, peer)| NodeRef {
                 id,

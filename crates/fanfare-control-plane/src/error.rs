@@ -49,6 +49,9 @@ pub enum ControlPlaneError {
         /// Why.
         why: KeyError,
     },
+    /// The table of images cannot be made.
+    #[error("the images cannot be offered: {0}")]
+    Image(String),
     /// A thread could not be started.
     #[error("cannot start the engine's thread: {0}")]
     Thread(std::io::Error),

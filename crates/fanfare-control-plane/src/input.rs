@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fanfare_engine::{FunctionStatus, Order};
+use fanfare_engine::{DataPlaneStatus, FunctionStatus, Order};
 use fanfare_link::Sender;
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
@@ -90,6 +90,10 @@ pub(crate) enum Input {
     },
     Nodes {
         answer: oneshot::Sender<Vec<NodeRef>>,
+    },
+    /// Which data planes take requests, at a cost that does not depend on how much else there is.
+    DataPlanes {
+        answer: oneshot::Sender<Vec<DataPlaneStatus>>,
     },
 }
 

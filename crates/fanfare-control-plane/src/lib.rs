@@ -5,7 +5,7 @@
 //! - who owns the engine, and what goes in and out: `engine_loop`, `input`;
 //! - who is connected, and who is lost: `hub`, `liveness`;
 //! - how secrets are sealed: `vault`;
-//! - the HTTP API: `api`; code blobs: `blobs`; log lines: `transfers`.
+//! - the HTTP API: `api`; code blobs: `blobs`; what images stand for: `images`; log lines: `transfers`.
 //!
 //! Every decision about sandboxes is `fanfare-engine`'s; nothing here decides anything about them.
 
@@ -18,6 +18,7 @@ mod control_plane;
 mod engine_loop;
 mod error;
 mod hub;
+mod images;
 mod input;
 mod leader;
 mod limits;
@@ -32,5 +33,5 @@ mod view;
 pub use api::{openapi_document, routes};
 pub use control_plane::{ControlPlane, Handle};
 pub use error::ControlPlaneError;
-pub use options::{MoreMetrics, Options};
+pub use options::{Image, ImageCode, MoreMetrics, Options};
 pub use vault::KeyError;

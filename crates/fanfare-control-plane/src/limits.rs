@@ -50,6 +50,11 @@ pub(crate) const LEADER_ATTEMPTS_MAX: u32 = 5;
 
 /// Connections to the API.
 pub(crate) const API_CONNECTIONS_MAX: usize = 1_024;
+/// The same where Dirigent's forms are taken: its load generator registers every function at once, each on a connection
+/// of its own.
+pub(crate) const API_CONNECTIONS_DIRIGENT_MAX: usize = 8_192;
+/// Connections to the API that wait to be accepted. The system may allow fewer (`net.core.somaxconn`).
+pub(crate) const API_BACKLOG: u32 = 4_096;
 /// Time for the head of a request.
 pub(crate) const API_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection to the API may ask for nothing.

@@ -156,6 +156,11 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> + Clone {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
+
+    /// Those whose stream is up.
+    pub(crate) fn connected(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> {
+        self.iter().filter(|(_, peer)| peer.tx.is_some())
+    }
 }
 
 #[cfg(test)]

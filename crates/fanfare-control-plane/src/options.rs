@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare_api::FunctionDocument;
 use fanfare_policy::Placement;
+use fanfare_types::CodeDigest;
 
 /// What a control plane must be told.
 #[derive(Clone, Debug)]
@@ -28,6 +30,28 @@ pub struct Options {
     pub more_metrics: Option<MoreMetrics>,
     /// How often unreferenced code is looked for.
     pub blob_collect_interval: Duration,
+    /// The images that functions may be registered with as Dirigent's; `None`: its forms are not taken.
+    pub dirigent: Option<Vec<Image>>,
+}
+
+/// What an image's name stands for.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Its names: as forms write them, or only their last part, without registry and tag.
+    pub names: Vec<String>,
+    /// The function that it is, without its code. Its own name is not looked at.
+    pub document: FunctionDocument,
+    /// Its code; `None` where nothing is run.
+    pub code: Option<ImageCode>,
+}
+
+/// An image's code, packed. It is kept while the control plane runs, whether functions refer to it or not.
+#[derive(Clone, Debug)]
+pub struct ImageCode {
+    /// Of the archive's bytes.
+    pub digest: CodeDigest,
+    /// A tar archive, from where it is read on.
+    pub archive: Arc<std::fs::File>,
 }
 
 /// Metrics of another role, in Prometheus' text format.
@@ -59,6 +83,7 @@ impl Options {
             more_metrics: None,
             blob_grace: Duration::from_secs(3_600),
             blob_collect_interval: Duration::from_secs(600),
+            dirigent: None,
         }
     }
 }

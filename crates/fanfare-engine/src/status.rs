@@ -205,6 +205,18 @@ impl Engine {
         })
     }
 
+    /// Connected data planes that take requests, in the order of their ids.
+    #[must_use]
+    pub fn taking_data_planes(&self) -> Vec<DataPlaneStatus> {
+        let taking = self.data_planes.iter().filter(|(_, data_plane)| !data_plane.draining);
+        let status = taking.map(|(id, data_plane)| DataPlaneStatus {
+            data_plane: *id,
+            name: data_plane.name.clone(),
+            address: data_plane.address.clone(),
+        });
+        status.collect()
+    }
+
     /// The cluster as it stands.
     #[must_use]
     pub fn cluster_status(&self) -> ClusterStatus {

@@ -46,6 +46,14 @@ pub const DEPS_BYTES_MAX: u64 = 4 << 30;
 pub const DEPS_BYTES_KEPT_DEFAULT: u64 = 10 << 30;
 /// Bytes of a JSON body on the control API.
 pub const API_BODY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a form on the control API: a function's whole environment and arguments, however they are escaped.
+pub const FORM_BYTES_MAX: usize = 256 << 10;
+/// Fields of a form on the control API.
+pub const FORM_FIELDS_MAX: usize = 1_024;
+/// Images that forms may name.
+pub const IMAGES_MAX: usize = 256;
+/// Characters of an image's name.
+pub const IMAGE_NAME_LEN_MAX: usize = 512;
 /// Bytes of a request head that the data plane reads: 64 KiB of headers and the request line.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 96 * 1024;
 /// Header fields of one request or response.

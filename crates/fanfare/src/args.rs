@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod contexts;
+mod dirigent;
 mod invoke;
 mod numbers;
 mod revisions;
@@ -23,6 +24,7 @@ pub(crate) use asynchronous::{
     LaterArgs, log_directory,
 };
 pub(crate) use contexts::{ContextAddArgs, ContextArgs, ContextCommand, ContextListArgs, ContextNameArgs};
+pub(crate) use dirigent::DirigentArgs;
 pub(crate) use invoke::InvokeArgs;
 pub(crate) use numbers::{number, taking_negative_numbers, whole};
 pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fanfare_control_plane::{ControlPlane, ControlPlaneError, MoreMetrics};
+use fanfare_control_plane::{ControlPlane, ControlPlaneError, Image, MoreMetrics};
 use fanfare_data_plane::{AsyncOptions, DataPlane, TlsOptions, TraceOptions};
 use fanfare_link::Dialer;
 use fanfare_policy::Placement;
@@ -36,6 +36,8 @@ pub(crate) struct LocalOptions {
     pub(crate) tls: Option<TlsOptions>,
     /// Where requests are traced.
     pub(crate) tracing: Option<TraceOptions>,
+    /// The images that functions may be registered with as Dirigent's.
+    pub(crate) dirigent: Option<Vec<Image>>,
 }
 
 impl LocalOptions {
@@ -56,6 +58,7 @@ impl LocalOptions {
             asynchronous: AsyncOptions::new(directory.join("data").join("data-plane")),
             tls: None,
             tracing: None,
+            dirigent: None,
         }
     }
 }
@@ -104,6 +107,7 @@ impl Local {
             link_address: options.link_address,
             placement: options.placement,
             secrets_key: options.secrets_key,
+            dirigent: options.dirigent,
             ..fanfare_control_plane::Options::new(options.data_dir.clone())
         };
         let started = ControlPlane::start(control_options, store, stop_control_plane.clone()).await;

@@ -10,6 +10,7 @@ mod complete;
 mod contexts;
 mod descriptors;
 mod detect;
+mod dirigent;
 mod dirs;
 mod exit;
 mod hidden;
@@ -25,6 +26,7 @@ mod settings;
 mod settings_file;
 mod signals;
 mod suggest;
+mod trace_function;
 
 use std::process::ExitCode;
 
@@ -39,6 +41,10 @@ fn main() -> ExitCode {
     // The launcher clones processes: no thread may have been started, and nothing else read, before it begins.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == LAUNCHER_ARGUMENT) {
         launcher_main();
+    }
+    // In a sandbox: a cold start waits for it.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == trace_function::ARGUMENT) {
+        return trace_function::main();
     }
     // A shell that completes a line asks so, and is answered here.
     CompleteEnv::with_factory(args::Args::command).var(complete::VARIABLE).complete();

@@ -46,6 +46,17 @@ pub(crate) fn pack(path: &Path) -> Result<Package, Failure> {
     packer.finish()
 }
 
+/// Packs one file under a name of its own choice.
+///
+/// # Errors
+/// As of [`pack`].
+pub(crate) fn pack_as(path: &Path, name: &Path) -> Result<Package, Failure> {
+    let metadata = fs::metadata(path).map_err(|e| unreadable(path, &e))?;
+    let mut packer = Packer::new()?;
+    packer.file(path, name, &metadata)?;
+    packer.finish()
+}
+
 struct Packer {
     tar: tar::Builder<Hashed>,
     entries: usize,

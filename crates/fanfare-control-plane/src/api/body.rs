@@ -4,7 +4,8 @@ use axum::body::{Body, HttpBody};
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 use bytes::{Bytes, BytesMut};
-use fanfare_types::{Reason, limits::API_BODY_BYTES_MAX};
+use fanfare_types::Reason;
+use fanfare_types::limits::{API_BODY_BYTES_MAX, FORM_BYTES_MAX};
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 
@@ -14,12 +15,22 @@ use crate::limits::API_BODY_TIMEOUT;
 /// A JSON body, whole.
 pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
     check_media_type(headers)?;
-    whole(body).await
+    whole(body, API_BODY_BYTES_MAX).await
+}
+
+/// A form, whole.
+pub(super) async fn form(body: Body) -> Result<Bytes, Failure> {
+    whole(body, FORM_BYTES_MAX).await
+}
+
+/// Whether a body is said to be a form.
+pub(super) fn is_form(headers: &HeaderMap) -> bool {
+    media_type(headers).eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
 
 /// A JSON body, whole, if there is one; `null` is none.
 pub(super) async fn optional_json(headers: &HeaderMap, body: Body) -> Result<Option<Bytes>, Failure> {
-    let body = whole(body).await?;
+    let body = whole(body, API_BODY_BYTES_MAX).await?;
     if body.is_empty() {
         return Ok(None);
     }
@@ -27,9 +38,13 @@ pub(super) async fn optional_json(headers: &HeaderMap, body: Body) -> Result<Opt
     Ok((body.trim_ascii() != b"null").then_some(body))
 }
 
-fn check_media_type(headers: &HeaderMap) -> Result<(), Failure> {
+fn media_type(headers: &HeaderMap) -> &str {
     let given = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("not text"));
-    let media_type = given.unwrap_or("none").split(';').next().unwrap_or("").trim();
+    given.unwrap_or("none").split(';').next().unwrap_or("").trim()
+}
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), Failure> {
+    let media_type = media_type(headers);
     if media_type.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
@@ -37,8 +52,8 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Failure> {
     Err(Failure::new(Reason::UnsupportedMediaType, detail))
 }
 
-async fn whole(body: Body) -> Result<Bytes, Failure> {
-    match tokio::time::timeout(API_BODY_TIMEOUT, collect(body)).await {
+async fn whole(body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
+    match tokio::time::timeout(API_BODY_TIMEOUT, collect(body, bytes_max)).await {
         Ok(collected) => collected,
         Err(_) => {
             let detail = format!("the body did not arrive within {API_BODY_TIMEOUT:?}");
@@ -55,14 +70,14 @@ pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Fai
     }
 }
 
-async fn collect(mut body: Body) -> Result<Bytes, Failure> {
+async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
     let too_large = || {
-        let detail = format!("the body has more than {API_BODY_BYTES_MAX} bytes, which is the limit");
+        let detail = format!("the body has more than {bytes_max} bytes, which is the limit");
         let mut failure = Failure::new(Reason::TooLarge, detail);
-        failure.problem.limit = Some(API_BODY_BYTES_MAX.to_string());
+        failure.problem.limit = Some(bytes_max.to_string());
         failure
     };
-    if body.size_hint().lower() > API_BODY_BYTES_MAX as u64 {
+    if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large());
     }
     let mut whole = BytesMut::new();
@@ -70,7 +85,7 @@ async fn collect(mut body: Body) -> Result<Bytes, Failure> {
         let frame = frame
             .map_err(|error| Failure::new(Reason::BadRequest, format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        if whole.len() + data.len() > API_BODY_BYTES_MAX {
+        if whole.len() + data.len() > bytes_max {
             return Err(too_large());
         }
         whole.extend_from_slice(&data);

@@ -230,27 +230,34 @@ pub(super) fn unread(json: &[u8], error: FieldError) -> Failure {
 
 pub(super) async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Response, Failure> {
     let name = spec.name.as_str();
+    let (id, outcome) = registered(app, change, name).await?;
+    let result =
+        DeployResult { name: name.to_owned(), id: id.function.to_string(), revision: id.number, outcome };
+    Ok(match outcome {
+        DeployOutcome::Created => {
+            let location = [(header::LOCATION, format!("/v1/functions/{name}"))];
+            (StatusCode::CREATED, location, Json(result)).into_response()
+        }
+        DeployOutcome::Updated | DeployOutcome::Unchanged => Json(result).into_response(),
+    })
+}
+
+/// Makes a registration durable and known to every connected data plane.
+pub(super) async fn registered(
+    app: &App,
+    change: Change,
+    name: &str,
+) -> Result<(RevisionId, DeployOutcome), Failure> {
     let done = app.registry.change(change).await.map_err(|error| Failure::registry(name, error))?;
     routed(app, name).await;
-    let deployed = |id: RevisionId, outcome| {
-        Json(DeployResult {
-            name: name.to_owned(),
-            id: id.function.to_string(),
-            revision: id.number,
-            outcome,
-        })
-    };
-    Ok(match done {
-        Done::Created(id) => {
-            let location = [(header::LOCATION, format!("/v1/functions/{name}"))];
-            (StatusCode::CREATED, location, deployed(id, DeployOutcome::Created)).into_response()
-        }
-        Done::Updated(id) => deployed(id, DeployOutcome::Updated).into_response(),
-        Done::Unchanged(id) => deployed(id, DeployOutcome::Unchanged).into_response(),
+    match done {
+        Done::Created(id) => Ok((id, DeployOutcome::Created)),
+        Done::Updated(id) => Ok((id, DeployOutcome::Updated)),
+        Done::Unchanged(id) => Ok((id, DeployOutcome::Unchanged)),
         Done::Deleted | Done::Routed | Done::Noted | Done::SecretSet { .. } | Done::Peer(_) => {
-            return Err(Failure::new(Reason::Internal, "a registration ended as something else"));
+            Err(Failure::new(Reason::Internal, "a registration ended as something else"))
         }
-    })
+    }
 }
 
 /// Waits until every connected data plane knows of a change, so that whoever reads the answer can act on it by any of

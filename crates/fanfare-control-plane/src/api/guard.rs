@@ -87,7 +87,7 @@ fn allowed(uri: &Uri, headers: &HeaderMap, loopback: bool) -> Result<(), Failure
 }
 
 /// The host that the client meant to reach.
-fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Failure> {
+pub(super) fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Failure> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next().map(|host| host.to_str().unwrap_or(""));
     if hosts.next().is_some() {

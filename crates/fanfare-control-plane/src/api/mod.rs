@@ -6,6 +6,7 @@
 
 mod blobs;
 mod body;
+mod dirigent;
 mod explain;
 mod functions;
 mod guard;
@@ -36,6 +37,7 @@ pub(crate) use server::serve;
 
 use crate::blobs::Blobs;
 use crate::hub::SharedHub;
+use crate::images::Images;
 use crate::input::Input;
 use crate::limits::LOG_READERS_MAX;
 use crate::registry::Registry;
@@ -59,6 +61,8 @@ pub(crate) struct App {
     pub(crate) blobs: Blobs,
     pub(crate) transfers: Transfers,
     pub(crate) log_readers: Arc<Semaphore>,
+    /// What Dirigent's forms may name; `None`: they are not taken.
+    pub(crate) images: Option<Arc<Images>>,
     /// Open-ended answers end with it.
     pub(crate) shutdown: CancellationToken,
     /// Requests taken, which also names them.
@@ -71,8 +75,8 @@ impl App {
     pub(crate) fn new(
         options: &Options,
         hub: &SharedHub,
-        address: SocketAddr,
-        streams: Option<SocketAddr>,
+        (address, streams): (SocketAddr, Option<SocketAddr>),
+        images: Option<Arc<Images>>,
         shutdown: CancellationToken,
     ) -> Arc<App> {
         Arc::new(App {
@@ -87,6 +91,7 @@ impl App {
             blobs: hub.0.blobs.clone(),
             transfers: hub.0.transfers.clone(),
             log_readers: Arc::new(Semaphore::new(LOG_READERS_MAX)),
+            images,
             shutdown,
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -129,6 +134,13 @@ fn table() -> Vec<Route> {
     ]
 }
 
+fn no_such_path() -> Failure {
+    let detail = "there is no such path; GET /v1/openapi.json lists what there is";
+    let mut failure = Failure::new(Reason::RouteNotFound, detail);
+    "see /v1/openapi.json".clone_into(&mut failure.problem.hint);
+    failure
+}
+
 fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
     (Method::GET, path, routing::get(handler))
 }
@@ -138,13 +150,11 @@ fn router(app: Arc<App>) -> Router {
     for (_, path, methods) in table() {
         router = router.route(path, methods);
     }
+    let router = match app.images {
+        Some(_) => dirigent::routes(router),
+        None => router.fallback(|| async { no_such_path() }),
+    };
     router
-        .fallback(|| async {
-            let detail = "there is no such path; GET /v1/openapi.json lists what there is";
-            let mut failure = Failure::new(Reason::RouteNotFound, detail);
-            "see /v1/openapi.json".clone_into(&mut failure.problem.hint);
-            failure
-        })
         .method_not_allowed_fallback(|| async {
             Failure::new(Reason::MethodNotAllowed, "this path does not take this method")
         })

@@ -16,7 +16,9 @@ use tokio_util::task::TaskTracker;
 
 use super::{App, router};
 use crate::ControlPlaneError;
-use crate::limits::{API_CONNECTIONS_MAX, API_DRAIN_TIMEOUT, API_HEAD_TIMEOUT, API_IDLE_TIMEOUT};
+use crate::limits::{
+    API_CONNECTIONS_DIRIGENT_MAX, API_CONNECTIONS_MAX, API_DRAIN_TIMEOUT, API_HEAD_TIMEOUT, API_IDLE_TIMEOUT,
+};
 
 /// Pause after the system could not accept a connection (no descriptors left): it would fail at once again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -29,8 +31,11 @@ pub(crate) async fn serve(
     app: Arc<App>,
     shutdown: CancellationToken,
 ) -> Result<(), ControlPlaneError> {
-    let router = router(app);
-    let room = Arc::new(Semaphore::new(API_CONNECTIONS_MAX));
+    let room = match app.images {
+        Some(_) => API_CONNECTIONS_DIRIGENT_MAX,
+        None => API_CONNECTIONS_MAX,
+    };
+    let (router, room) = (router(app), Arc::new(Semaphore::new(room)));
     let connections = TaskTracker::new();
     loop {
         // The semaphore is never closed; when all permits are out, connections wait in the listener's backlog.

@@ -4,6 +4,7 @@
 mod api;
 mod cluster;
 mod crash;
+mod dirigent;
 mod durability;
 mod logs;
 mod peers;

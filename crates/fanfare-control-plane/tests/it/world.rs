@@ -65,6 +65,16 @@ impl World {
         World::start(options(directory), store).await.unwrap()
     }
 
+    /// One with settings of its own.
+    pub(crate) async fn set(change: impl FnOnce(&mut Options)) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = options(directory.path());
+        change(&mut options);
+        let mut world = World::start(options, Arc::new(MemoryStore::new())).await.unwrap();
+        world.directory = Some(directory);
+        world
+    }
+
     async fn start(options: Options, store: Arc<dyn Store>) -> Result<World, ControlPlaneError> {
         let shutdown = CancellationToken::new();
         let handle = ControlPlane::start(options, store, shutdown.clone()).await?;

@@ -10,7 +10,7 @@ use fanfare_policy::Placement;
 use fanfare_sandbox::fake::FakeOptions;
 use fanfare_types::{Resources, limits};
 
-use crate::args::{AsyncKeepArgs, OutputArgs, TlsArgs, whole};
+use crate::args::{AsyncKeepArgs, DirigentArgs, OutputArgs, TlsArgs, whole};
 use crate::exit::Failure;
 use crate::roles::Sandboxes;
 use crate::{dirs, roles};
@@ -46,6 +46,8 @@ pub(crate) struct UpArgs {
     pub(crate) trace: TraceArgs,
     #[command(flatten)]
     pub(crate) keep: AsyncKeepArgs,
+    #[command(flatten)]
+    pub(crate) dirigent: DirigentArgs,
     // The last one: its heading would hold for what follows.
     #[command(flatten)]
     pub(crate) emulate: EmulateArgs,
@@ -110,6 +112,8 @@ pub(crate) struct ControlPlaneArgs {
     /// Where nodes and data planes connect. Anyone who reaches it may join.
     #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
     pub(crate) grpc_listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) dirigent: DirigentArgs,
 }
 
 /// Run a data plane: it carries requests to functions.

@@ -4,10 +4,10 @@ use fanfare_control_plane::{ControlPlane, Options};
 
 use crate::args::ControlPlaneArgs;
 use crate::exit::{Exit, Failure};
-use crate::logging;
 use crate::printer::Printer;
 use crate::roles::{control_plane_failure, open_store};
 use crate::signals::Signals;
+use crate::{dirigent, logging};
 
 pub(crate) async fn run(args: &ControlPlaneArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("info");
@@ -20,6 +20,7 @@ pub(crate) async fn run(args: &ControlPlaneArgs, printer: Printer) -> Result<Exi
         link_address: Some(args.grpc_listen),
         placement: args.policy.placement,
         secrets_key: args.secrets_key.path(&data_dir),
+        dirigent: dirigent::images(&args.dirigent, false).await?,
         ..Options::new(data_dir)
     };
     let shutdown = tokio_util::sync::CancellationToken::new();

@@ -3,15 +3,16 @@
 use crate::args::UpArgs;
 use crate::exit::{Exit, Failure};
 use crate::local::{Local, LocalOptions};
-use crate::logging;
 use crate::printer::Printer;
 use crate::roles::Sandboxes;
 use crate::signals::Signals;
+use crate::{dirigent, logging};
 
 pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("warn");
     let mut signals = Signals::listen()?;
     let data_dir = args.dirs.data_dir()?;
+    let sandboxes = args.emulate.sandboxes();
     let options = LocalOptions {
         asynchronous: args.keep.options(data_dir.join("data-plane"), args.listen.ip()),
         secrets_key: args.secrets_key.path(&data_dir),
@@ -23,15 +24,16 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         link_address: Some(args.grpc_listen),
         data_plane_address: args.listen,
         placement: args.policy.placement,
-        sandboxes: args.emulate.sandboxes(),
+        sandboxes,
         tls: args.tls.options(),
         tracing: args.trace.options(),
+        dirigent: dirigent::images(&args.dirigent, matches!(sandboxes, Sandboxes::Emulated { .. })).await?,
     };
     let mut local = tokio::select! {
         started = Local::start(options) => started?,
         () = signals.next() => return Err(Failure::said(Exit::Platform)),
     };
-    welcome(&local, args.emulate.sandboxes(), printer)?;
+    welcome(&local, sandboxes, printer)?;
     let ended = tokio::select! {
         failed = local.failed() => Err(failed),
         () = signals.next() => Ok(Exit::Ok),

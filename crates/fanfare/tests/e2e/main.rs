@@ -8,6 +8,7 @@ mod asynchronous;
 mod cluster;
 mod continuity;
 mod crashes;
+mod dirigent;
 mod emulation;
 mod explain;
 mod figures;

@@ -1,0 +1,163 @@
+//! What Dirigent's control plane answers, for the load generator InVitro: forms that register functions, on any path
+//! that nothing else is on.
+//!
+//! A browser sends a form to any address without asking first, and what comes from a page says so: nothing here is for
+//! pages, whichever site they are of.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing;
+use fanfare_api::{DeployOutcome, DirigentPatch, DirigentRegistration, FieldError, FunctionDocument};
+use fanfare_types::{FunctionSpec, Reason};
+use http::{HeaderMap, HeaderName, Method, Uri, header};
+use serde::Deserialize;
+use tokio::sync::oneshot;
+
+use super::problem::Failure;
+use super::{App, body, functions, guard, no_such_path};
+use crate::input::Input;
+use crate::registry::Change;
+
+/// What browsers say of every request of theirs.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Adds the dialect to what is served.
+pub(super) fn routes(router: Router<Arc<App>>) -> Router<Arc<App>> {
+    router
+        .route("/health", routing::get(|| async { "ok\n" }))
+        .route("/check", routing::get(check))
+        .route("/patch", routing::post(patch))
+        .fallback(any_path)
+}
+
+/// A registration, whatever path it comes to.
+async fn any_path(State(app): State<Arc<App>>, request: Request) -> Result<Response, Failure> {
+    let (parts, content) = request.into_parts();
+    if parts.method != Method::POST || !body::is_form(&parts.headers) {
+        return Err(no_such_path());
+    }
+    if parts.uri.path() == "/workflow" {
+        return Err(Failure::new(Reason::RouteNotFound, "there are no workflows here: register functions"));
+    }
+    not_a_page_s(&parts.headers)?;
+    register(&app, &parts.uri, &parts.headers, content).await
+}
+
+/// Registers a function, or a new revision of it, and answers where it is called.
+async fn register(app: &App, uri: &Uri, headers: &HeaderMap, content: Body) -> Result<Response, Failure> {
+    let registration = DirigentRegistration::from_form(&body::form(content).await?)?;
+    let image = app.images.as_ref().and_then(|images| images.find(&registration.image));
+    let image = image.ok_or_else(|| unknown_image(app, &registration.image))?;
+    let spec = registration.function(image)?;
+    let endpoints = endpoints(app, guard::authority(uri, headers)?).await?;
+    put(app, spec).await?;
+    Ok(endpoints.into_response())
+}
+
+/// Makes a function what it is to be.
+async fn put(app: &App, spec: FunctionSpec) -> Result<DeployOutcome, Failure> {
+    let name = spec.name.to_string();
+    let (_, outcome) = functions::registered(app, Change::Put(Arc::new(spec)), &name).await?;
+    Ok(outcome)
+}
+
+fn unknown_image(app: &App, image: &str) -> Failure {
+    let known = app.images.as_ref().map(|images| images.some_names()).unwrap_or_default();
+    let limit = format!("an image that this control plane was started with: {known}, …");
+    let mut failure = Failure::from(FieldError::new("image", format!("{image:?}"), limit));
+    "start the control plane with --dirigent-image NAME=DIRECTORY".clone_into(&mut failure.problem.hint);
+    failure
+}
+
+/// Where functions are called: every data plane that takes requests, as `HOST:PORT`, with `;` between.
+async fn endpoints(app: &App, api: &str) -> Result<String, Failure> {
+    let (answer, answered) = oneshot::channel();
+    app.engine.send(Input::DataPlanes { answer }).await.map_err(|_| Failure::stopping())?;
+    let data_planes = answered.await.map_err(|_| Failure::stopping())?;
+    if data_planes.is_empty() {
+        return Err(Failure::new(Reason::Unavailable, "no data plane is connected to this control plane"));
+    }
+    let addresses: Vec<String> =
+        data_planes.iter().map(|data_plane| seen_by(api, &data_plane.address)).collect();
+    Ok(addresses.join(";"))
+}
+
+/// A data plane's address for whoever reaches this API at `api`. One that listens on every address of its machine does
+/// not know which of them a client can reach: where it is this machine, the one that the client has just reached.
+fn seen_by(api: &str, address: &str) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(any) if any.ip().is_unspecified() => {
+            let host = api.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
+            format!("{}:{}", host.map_or(api, |(host, _)| host), any.port())
+        }
+        _ => address.to_owned(),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct CheckQuery {
+    name: String,
+}
+
+/// Whether a function is registered.
+async fn check(
+    State(app): State<Arc<App>>,
+    Query(query): Query<CheckQuery>,
+) -> Result<&'static str, Failure> {
+    functions::find(&app, &query.name)?;
+    Ok("registered\n")
+}
+
+/// Changes a function's scaling.
+async fn patch(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    content: Body,
+) -> Result<&'static str, Failure> {
+    not_a_page_s(&headers)?;
+    if !body::is_form(&headers) {
+        return Err(Failure::new(Reason::UnsupportedMediaType, "send application/x-www-form-urlencoded"));
+    }
+    let patch = DirigentPatch::from_form(&body::form(content).await?)?;
+    let function = functions::find(&app, &patch.function)?;
+    let mut document = FunctionDocument::from(&*function.spec);
+    patch.apply(&mut document)?;
+    match put(&app, FunctionSpec::try_from(document)?).await? {
+        DeployOutcome::Unchanged => Ok("unchanged\n"),
+        DeployOutcome::Created | DeployOutcome::Updated => Ok("changed\n"),
+    }
+}
+
+/// The guard lets pages of this API's own address pass; forms are for none.
+fn not_a_page_s(headers: &HeaderMap) -> Result<(), Failure> {
+    if headers.contains_key(header::ORIGIN) || headers.contains_key(&FETCH_SITE) {
+        return Err(Failure::new(Reason::Forbidden, "forms are taken from programs, not from a web page"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_plane_on_every_address_is_reached_where_the_api_was() {
+        let cases = [
+            ("10.0.0.1:9091", "0.0.0.0:8080", "10.0.0.1:8080"),
+            ("node-1:9091", "0.0.0.0:8080", "node-1:8080"),
+            ("node-1", "[::]:8080", "node-1:8080"),
+            ("[fd00::1]:9091", "[::]:8080", "[fd00::1]:8080"),
+            ("[fd00::1]", "0.0.0.0:8080", "[fd00::1]:8080"),
+            ("localhost:9091", "127.0.0.1:8080", "127.0.0.1:8080"),
+            ("10.0.0.1:9091", "edge.example:80", "edge.example:80"),
+        ];
+        for (api, address, seen) in cases {
+            assert_eq!(seen_by(api, address), seen, "{api} {address}");
+        }
+    }
+}
