@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::activity::UnderWay;
 use crate::core::Core;
 use crate::deadlines::Watched;
+use crate::headers;
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::progress::Late;
@@ -228,10 +229,16 @@ impl HttpBody for Upstream {
     type Error = Broken;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        match self.get_mut() {
+        let mut polled = match self.get_mut() {
             Upstream::Http1(body) => Pin::new(body).poll_frame(cx).map_err(Broken::Http1),
             Upstream::Http2(body) => Pin::new(body).poll_frame(cx).map_err(Broken::Http2),
+        };
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            headers::strip_platform(trailers);
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

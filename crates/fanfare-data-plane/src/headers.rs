@@ -77,7 +77,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes out what a client may not say to a sandbox.
+/// Takes out what only the platform may say, to a sandbox as to a client.
 pub(crate) fn strip_platform(headers: &mut HeaderMap) {
     strip(headers, is_platforms);
 }

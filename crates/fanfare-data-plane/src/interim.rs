@@ -76,6 +76,7 @@ impl Interim {
         }
         let mut fields = fields.clone();
         headers::strip_hop_by_hop(&mut fields);
+        headers::strip_platform(&mut fields);
         let mut bytes = self.bytes.lock();
         if bytes.len() + headers::size(&fields) > BYTES_MAX {
             return;

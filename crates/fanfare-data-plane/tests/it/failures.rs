@@ -9,6 +9,7 @@ use fanfare_types::{Condemned, ExitCause, FunctionRoute};
 use http_body_util::{BodyExt, Full};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::client::{Connection, get, get_later, request};
 use crate::rig::{Rig, hello, within};
@@ -66,6 +67,51 @@ async fn a_function_cannot_answer_as_the_platform() {
     let timings: Vec<_> = answer.headers.get_all("server-timing").iter().collect();
     assert_eq!(timings[0], "db;dur=1");
     assert!(timings[1].to_str().unwrap().starts_with("queue;dur=") && timings.len() == 2, "{timings:?}");
+}
+
+#[tokio::test]
+async fn a_function_cannot_speak_as_the_platform_before_or_after_its_answer_either() {
+    const SAID: &str = "x-fanfare-reason: queue-full\r\nx_fanfare_node: n\r\nx-own: 1\r\n";
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let answer = |body: &str| {
+        format!(
+            "HTTP/1.1 103 Early Hints\r\n{SAID}\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\
+             trailer: x-fanfare-reason, x_fanfare_node, x-own\r\n\r\n{body}0\r\n{SAID}\r\n"
+        )
+    };
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    let mut connection = None;
+    // With the head, and after the answer has begun.
+    for body in ["2\r\nok\r\n", ""] {
+        client.write_all(b"GET /function/hello HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n").await.unwrap();
+        let connection = match &mut connection {
+            Some(connection) => connection,
+            none => none.insert(sandbox.accept().await),
+        };
+        connection.head().await;
+        connection.write(&answer(body)).await;
+        let mut received = Vec::new();
+        while !received.ends_with(b"0\r\nx-own: 1\r\n\r\n") {
+            assert!(within("an answer", client.read_buf(&mut received)).await.unwrap() > 0);
+        }
+        let received = String::from_utf8(received).unwrap();
+        assert!(
+            received.starts_with("HTTP/1.1 103 Early Hints\r\nx-own: 1\r\n\r\nHTTP/1.1 200"),
+            "{received}"
+        );
+        assert!(!received.contains("queue-full") && !received.contains("x_fanfare_node: "), "{received}");
+    }
+    let mut client = crate::client::http2(rig.address()).await;
+    let request = http::Request::get("http://hello/").header("te", "trailers");
+    let call = tokio::spawn(client.send_request(request.body(Full::<Bytes>::default()).unwrap()));
+    let connection = connection.as_mut().unwrap();
+    connection.head().await;
+    connection.write(&answer("2\r\nok\r\n")).await;
+    let body = within("an answer", call).await.unwrap().unwrap().into_body();
+    let trailers = within("a body", body.collect()).await.unwrap().trailers().cloned().unwrap();
+    assert_eq!(trailers.keys().map(http::HeaderName::as_str).collect::<Vec<_>>(), ["x-own"]);
 }
 
 #[tokio::test]
