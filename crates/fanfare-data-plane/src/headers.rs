@@ -19,12 +19,24 @@ use crate::problem::REASON;
 use crate::request_id::REQUEST_ID;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+/// Belongs to `Upgrade: h2c`.
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// Fields that only the platform may set on the way to a sandbox.
 const PLATFORM_PREFIX: &str = "x-fanfare-";
+/// Fields that the platform and its framing have the last word on. Some servers take `_` in a name for `-`, and would
+/// take another field for one of them.
+const IMITATED: [&[u8]; 6] = [
+    b"content-length",
+    b"transfer-encoding",
+    b"x-forwarded-for",
+    b"x-forwarded-proto",
+    b"x-forwarded-host",
+    b"x-request-id",
+];
 /// Names that a `Connection` field may list; more than any peer of good will uses.
 const CONNECTION_NAMES_MAX: usize = 32;
 
@@ -59,6 +71,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter(|name: &HeaderName| *name != HOST && *name != CONTENT_LENGTH && *name != REQUEST_ID)
         .take(CONNECTION_NAMES_MAX)
         .collect();
+    headers.remove(HTTP2_SETTINGS);
     for name in listed {
         headers.remove(name);
     }
@@ -79,7 +92,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Takes out what only the platform may say, to a sandbox as to a client.
 pub(crate) fn strip_platform(headers: &mut HeaderMap) {
-    strip(headers, is_platforms);
+    strip(headers, |name| is_platforms(name) || imitates(name));
 }
 
 /// Takes out of a function's answer what only the platform says. What a shim says of an error of its handler, or of a
@@ -114,6 +127,7 @@ pub(crate) fn accepts_trailers(headers: &HeaderMap) -> bool {
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
         is_platforms(name)
+            || imitates(name)
             || name.as_str().starts_with("x-forwarded-")
             || [
                 HOST,
@@ -143,11 +157,21 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Some servers take `_` in a name for `-`.
+/// With `_` for `-`, too.
 fn is_platforms(name: &HeaderName) -> bool {
     let (name, prefix) = (name.as_str().as_bytes(), PLATFORM_PREFIX.as_bytes());
-    let same = |(byte, of_prefix): (&u8, &u8)| byte == of_prefix || (*byte, *of_prefix) == (b'_', b'-');
-    name.len() >= prefix.len() && name.iter().zip(prefix).all(same)
+    name.len() >= prefix.len() && resembles(&name[..prefix.len()], prefix)
+}
+
+/// Whether it is not one of the [`IMITATED`], and could be taken for it.
+fn imitates(name: &HeaderName) -> bool {
+    let name = name.as_str().as_bytes();
+    name.contains(&b'_') && IMITATED.iter().any(|imitated| resembles(name, imitated))
+}
+
+fn resembles(name: &[u8], other: &[u8]) -> bool {
+    let same = |(byte, of_other): (&u8, &u8)| byte == of_other || (*byte, *of_other) == (b'_', b'-');
+    name.len() == other.len() && name.iter().zip(other).all(same)
 }
 
 fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
@@ -296,9 +320,14 @@ mod tests {
             ("x_fanfare_forwarded", "guess"),
             ("x-fanfares", "not ours"),
             ("x-fanfare", "not ours"),
+            ("transfer_encoding", "chunked"),
+            ("content_length", "9"),
+            ("x-forwarded_for", "10.0.0.1"),
+            ("x_forwarded_prot", "not ours"),
         ]);
         strip_platform(&mut headers);
-        assert_eq!(headers, map(&[("x-fanfares", "not ours"), ("x-fanfare", "not ours")]));
+        let kept = [("x-fanfares", "not ours"), ("x-fanfare", "not ours"), ("x_forwarded_prot", "not ours")];
+        assert_eq!(headers, map(&kept));
     }
 
     #[test]

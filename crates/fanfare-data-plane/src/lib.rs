@@ -31,6 +31,7 @@ mod directory;
 mod endpoint;
 mod failures;
 mod find;
+mod form;
 mod function;
 #[doc(hidden)]
 pub mod fuzz;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use fanfare_dispatch::{Outcome, Refusal};
 use fanfare_http1::RequestBody;
 use fanfare_types::{Reason, Timestamp};
-use http::header::{CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, EXPECT, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -20,6 +20,7 @@ use crate::body::{Body, Held};
 use crate::clock;
 use crate::core::Core;
 use crate::find::{self, Found};
+use crate::form;
 use crate::function::{Answer, Function, Slot, Taken};
 use crate::headers::{self, Client};
 use crate::invoke::{Attempt, Call};
@@ -50,15 +51,21 @@ struct Failure {
     problem: Problem,
     timing: Option<HeaderValue>,
     function: Option<Arc<Function>>,
+    /// Nothing that its client says after it is believed.
+    closes: bool,
 }
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        Failure { problem, timing: None, function: None }
+        Failure { problem, timing: None, function: None, closes: false }
     }
 }
 
 impl Failure {
+    fn of_form(problem: Problem) -> Self {
+        Failure { closes: true, ..Failure::from(problem) }
+    }
+
     fn of(mut self, function: Arc<Function>) -> Self {
         self.function = Some(function);
         self
@@ -78,9 +85,12 @@ pub(crate) async fn serve(
     let (mut parts, body) = request.into_parts();
     parts.headers.insert(REQUEST_ID, id.clone());
     let mut trail = Trail::new(core.clone(), &id, accepted);
+    let mut closes = false;
     let mut response = match answer(&core, &client, under_way, parts, body, &mut trail, accepted).await {
         Ok(response) => response,
-        Err(Failure { problem, timing, function }) => {
+        Err(failure) => {
+            let Failure { problem, timing, function, .. } = failure;
+            closes = failure.closes;
             match &function {
                 Some(function) => {
                     function.count_problem(problem.reason);
@@ -97,7 +107,7 @@ pub(crate) async fn serve(
         }
     };
     response.headers_mut().insert(REQUEST_ID, id);
-    let ends = core.shared.draining.load(Ordering::Relaxed) || client.state.has_ended();
+    let ends = closes || core.shared.draining.load(Ordering::Relaxed) || client.state.has_ended();
     if ends && version != Version::HTTP_2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -134,15 +144,14 @@ async fn answer(
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(Problem::new(Reason::TooLarge, detail).with_status(status).into());
     }
-    check_form(&parts)?;
+    form::check(&parts).map_err(Failure::of_form)?;
     if asynchronous::route::parse(target_of(&parts)).is_some()
         && !find::host_is_a_functions(shared, &parts).await?
     {
         let answer = asynchronous::api::answer(core, client, parts, body, accepted);
         let refused = |refused: asynchronous::api::Refused| Failure {
-            problem: refused.problem,
-            timing: None,
             function: refused.function,
+            ..Failure::from(refused.problem)
         };
         let answered = Box::pin(answer).await.map_err(refused);
         if answered.is_ok() {
@@ -198,24 +207,6 @@ async fn answer(
     }
     let work = Work { parts, target, upgrade, trailers, accepted, unit, assigned: None };
     invoke(core, client, &function, work, body, held, trail).await.map_err(|failure| failure.of(function))
-}
-
-/// Refuses what cannot be passed on, or could be read in two ways, before it takes a place in a queue.
-fn check_form(parts: &request::Parts) -> Result<(), Problem> {
-    if parts.method == Method::CONNECT || parts.uri.path_and_query().is_none() {
-        return Err(Problem::new(Reason::BadRequest, "CONNECT is not supported"));
-    }
-    if parts.headers.get_all(HOST).iter().nth(1).is_some() {
-        return Err(Problem::new(Reason::BadRequest, "there is more than one Host field"));
-    }
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    let only_chunked = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
-    if !only_chunked || codings.next().is_some() {
-        // The server has taken `chunked` off, and would pass the rest on as if it were the body.
-        let detail = "the only transfer coding is chunked, once";
-        return Err(Problem::new(Reason::BadRequest, detail).with_status(StatusCode::NOT_IMPLEMENTED));
-    }
-    Ok(())
 }
 
 /// A request that is ready to be sent.
@@ -370,7 +361,7 @@ async fn invoke(
                 return Ok(response);
             }
             Attempt::Failed(problem, timing) => {
-                return Err(Failure { problem, timing: Some(timing), function: None });
+                return Err(Failure { timing: Some(timing), ..Failure::from(problem) });
             }
             Attempt::Unreached { body: whole, held: still, why } => {
                 tracing::warn!(function = %function.name, %why, "a sandbox cannot be reached; trying another");

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fanfare_dispatch::Outcome;
-use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::{Extensions, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -27,10 +27,11 @@ impl Upgrade {
     /// wants it here begins with it.
     pub(crate) fn take(version: Version, headers: &HeaderMap, extensions: &mut Extensions) -> Option<Self> {
         let protocol = headers.get(UPGRADE)?;
-        let named = headers.get_all(CONNECTION).iter().any(|value| {
-            value.as_bytes().split(|b| *b == b',').any(|n| n.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
-        });
-        if version != Version::HTTP_11 || !named || protocol.as_bytes().eq_ignore_ascii_case(b"h2c") {
+        // One among others is enough: the sandbox could choose it, and requests in it would pass unseen.
+        if version != Version::HTTP_11
+            || !lists(headers, CONNECTION, b"upgrade")
+            || lists(headers, UPGRADE, b"h2c")
+        {
             return None;
         }
         Some(Upgrade { protocol: protocol.clone(), client: extensions.remove::<OnUpgrade>()? })
@@ -84,4 +85,10 @@ impl Upgrade {
             }
         }));
     }
+}
+
+/// Whether this is a part of the list in these fields.
+fn lists(headers: &HeaderMap, name: HeaderName, part: &[u8]) -> bool {
+    let mut parts = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
+    parts.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(part))
 }

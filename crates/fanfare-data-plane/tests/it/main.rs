@@ -21,6 +21,7 @@ mod peers;
 mod protocol;
 mod rig;
 mod sandbox;
+mod smuggling;
 mod streaming;
 mod timeouts;
 mod tls;

@@ -6,4 +6,6 @@ mod framings;
 mod fuzz;
 mod peer;
 mod progress;
+mod requests;
 mod script;
+mod strict;
