@@ -114,6 +114,8 @@ pub enum FunctionState {
     Idle,
     /// Sandboxes are wanted and none is ready yet.
     Starting,
+    /// Sandboxes are wanted, and no node has room for one; see its decisions.
+    NoRoom,
     /// At least one sandbox is ready.
     Ready,
     /// The last attempt to start one failed; see `last_failure`.
@@ -153,6 +155,9 @@ pub struct FunctionStatusDocument {
     pub state: FunctionState,
     /// Its sandboxes.
     pub sandboxes: SandboxCounts,
+    /// More sandboxes are wanted than nodes have room for.
+    #[serde(default)]
+    pub lacks_room: bool,
     /// Requests in sandboxes, over all data planes.
     pub in_flight: u32,
     /// Requests that wait, over all data planes.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fanfare_dispatch::Event;
-use fanfare_link::{Dialer, EpochGate, Link};
+use fanfare_link::{Dialer, EpochGate, Link, worth_saying};
 use fanfare_types::limits::{ENTRUSTED_MAX, FAILURES_PER_REPORT_MAX, HEARTBEAT_INTERVAL, REPORT_INTERVAL};
 use fanfare_types::{
     Condemned, DataPlaneHello, EntrustRefusal, EntrustedCall, FromDataPlane, FunctionId, FunctionRoute,
@@ -90,6 +90,7 @@ impl Control {
     /// tried for, at growing distances.
     pub(crate) async fn run(mut self, ends: Ends) {
         let mut backoff = BACKOFF_MIN;
+        let mut attempts = 0;
         while !ends.drained.is_cancelled() {
             let dialled = tokio::select! {
                 dialled = timeout(DIAL_TIMEOUT, self.dialer.data_plane(self.gate.clone())) => dialled,
@@ -98,17 +99,23 @@ impl Control {
             match dialled {
                 Ok(Ok(link)) => {
                     if self.session(link, &ends).await {
-                        backoff = BACKOFF_MIN;
+                        (backoff, attempts) = (BACKOFF_MIN, 0);
                     }
                     self.shared.connected.store(false, Ordering::Relaxed);
                 }
                 Ok(Err(error)) => {
                     self.complained = true;
-                    tracing::warn!(%error, ?backoff, "no stream to the control plane");
+                    if worth_saying(attempts) {
+                        tracing::warn!(%error, attempts, "no stream to the control plane; trying on");
+                    }
+                    attempts = attempts.saturating_add(1);
                 }
                 Err(_) => {
                     self.complained = true;
-                    tracing::warn!(?backoff, "the control plane does not answer");
+                    if worth_saying(attempts) {
+                        tracing::warn!(attempts, "the control plane does not answer; trying on");
+                    }
+                    attempts = attempts.saturating_add(1);
                 }
             }
             let draining = self.shared.draining.load(Ordering::Relaxed);

@@ -43,6 +43,8 @@ pub(crate) struct Ordered {
     /// The first one's, and why that.
     pub(crate) node: NodeId,
     pub(crate) placed: PlaceReason,
+    /// How long requests had waited for room.
+    pub(crate) room_after: Duration,
 }
 
 impl Engine {
@@ -58,6 +60,8 @@ impl Engine {
         let function = self.functions.get(&id)?;
         let spec = function.spec.clone();
         let revision = function.revision_id(id);
+        let starved_since = function.active.as_ref().and_then(|active| active.starved_since);
+        let room_after = starved_since.map_or(Duration::ZERO, |since| now.since(since));
         let overdue_at = now + spec.timeouts.start + super::lifecycle::START_OVERDUE_MARGIN;
         let mut made: Option<Ordered> = None;
         for ordered in 0..count {
@@ -67,7 +71,8 @@ impl Engine {
             };
             self.sandbox_counter += 1;
             let sandbox = SandboxId::new(self.config.epoch, self.sandbox_counter);
-            made.get_or_insert(Ordered { first: sandbox, count: 0, node, placed: reason }).count += 1;
+            let first = Ordered { first: sandbox, count: 0, node, placed: reason, room_after };
+            made.get_or_insert(first).count += 1;
             self.tell_revision(node, revision, &spec, out);
             self.tell_node(node, ToNode::Create { sandbox, revision }, out);
             self.keep_sandbox(
@@ -139,6 +144,7 @@ impl Engine {
             active.record(now, there, reason);
         }
         active.missing = demand;
+        active.lacking = missing;
         if demand == 0 {
             if let Some(since) = active.starved_since.take() {
                 self.starved.remove(&(since, id));
@@ -152,7 +158,8 @@ impl Engine {
             self.starved.insert((now, id));
         }
         if !std::mem::replace(&mut active.no_node_armed, true) {
-            self.arm(now + self.config.no_node_grace, Timer::NoNode(id));
+            let grace = self.no_node_grace(id);
+            self.arm(now + grace, Timer::NoNode(id));
         }
         self.room_wanted = true;
     }
@@ -161,6 +168,7 @@ impl Engine {
         let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) else { return };
         active.lacks_room = false;
         active.missing = 0;
+        active.lacking = 0;
         self.wishing.remove(&id);
         if let Some(since) = active.starved_since.take() {
             self.starved.remove(&(since, id));
@@ -212,7 +220,7 @@ impl Engine {
                     function: *id,
                     idle_sandboxes,
                     ready: active.counts.ready.saturating_sub(asked),
-                    min: function.minimum(*id),
+                    min: function.never_fewer(*id),
                     idle_since: active.idle_since,
                     request,
                 });

@@ -120,6 +120,7 @@ impl Function {
                 lacks_room: false,
                 starved_since: None,
                 missing: 0,
+                lacking: 0,
                 no_node_armed: false,
                 cold_start: None,
                 decisions: VecDeque::new(),
@@ -195,6 +196,8 @@ pub(crate) struct Active {
     pub(crate) starved_since: Option<Timestamp>,
     /// So many sandboxes; 0 unless starved.
     pub(crate) missing: u32,
+    /// Sandboxes that are wanted, by requests or by the autoscaler, and have no room.
+    pub(crate) lacking: u32,
     /// [`crate::engine::Timer::NoNode`] will ask whether they ever can be had.
     pub(crate) no_node_armed: bool,
     /// Smoothed time from order to ready.

@@ -37,6 +37,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Whether it could hold a sandbox of it when empty.
+    pub(crate) fn could_hold(&self, spec: &FunctionSpec) -> bool {
+        self.has_runtime(&spec.runtime) && self.capacity.fits(spec.sizing.request)
+    }
+
     pub(crate) fn has_runtime(&self, runtime: &str) -> bool {
         self.runtimes.iter().any(|r| &**r == runtime)
     }
@@ -138,7 +143,7 @@ impl Engine {
         if self.preparing.contains_key(&revision) {
             return;
         }
-        let able = self.nodes.iter().filter(|(_, n)| n.has_runtime(&spec.runtime));
+        let able = self.nodes.iter().filter(|(_, n)| n.could_hold(&spec));
         let node = able
             .map(|(id, _)| *id)
             .max_by_key(|id| self.ledger.free(*id).map_or(0, |free| free.memory_bytes));

@@ -32,6 +32,8 @@ pub struct Order {
     pub reason: Arc<str>,
     /// From the word of need to the decision.
     pub deciding: Duration,
+    /// How long requests had waited for room on a node, before that.
+    pub room_after: Duration,
 }
 
 /// The last orders, oldest first. Their first sandboxes' numbers only grow.
@@ -77,6 +79,7 @@ impl Engine {
             placed: ordered.placed,
             reason,
             deciding: cause.deciding,
+            room_after: ordered.room_after,
         });
     }
 
@@ -108,6 +111,7 @@ mod unit {
                 placed: PlaceReason::Only,
                 reason: n.to_string().into(),
                 deciding: Duration::ZERO,
+                room_after: Duration::ZERO,
             });
         }
         let found = |n| orders.of(id(n)).map(|order| &*order.reason);

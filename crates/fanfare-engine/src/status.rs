@@ -170,7 +170,8 @@ impl Engine {
         };
         if let Some(active) = &function.active {
             let totals = active.totals();
-            status.desired = active.goal;
+            // What has no room is wanted all the same.
+            status.desired = active.goal.max(active.coming_or_ready() + active.lacking);
             status.starting = active.counts.starting;
             status.ready = active.counts.ready;
             status.ready_of_old_revisions = active.old_ready;

@@ -6,5 +6,6 @@ mod condemned;
 mod faults;
 mod plane;
 mod retire;
+mod room;
 mod traffic;
 mod world;

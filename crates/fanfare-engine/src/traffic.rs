@@ -12,7 +12,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_types::{FunctionId, FunctionSpec, Reach, RevisionId, Timestamp, ToDataPlane, Traffic};
+use fanfare_types::{
+    FunctionId, FunctionSpec, Reach, RevisionId, ScalingPolicy, Timestamp, ToDataPlane, Traffic,
+};
 
 use crate::Command;
 use crate::engine::{Engine, Timer};
@@ -58,6 +60,14 @@ impl Function {
     /// The fewest sandboxes that it is to have.
     pub(crate) fn minimum(&self, id: FunctionId) -> u32 {
         if self.reachable(id) { self.spec.scaling.min } else { 0 }
+    }
+
+    /// The fewest that others' want of room leaves it: where their number is fixed, all of them.
+    pub(crate) fn never_fewer(&self, id: FunctionId) -> u32 {
+        match self.spec.scaling.policy {
+            ScalingPolicy::Fixed(sandboxes) if self.reachable(id) => sandboxes.max(self.minimum(id)),
+            _ => self.minimum(id),
+        }
     }
 }
 

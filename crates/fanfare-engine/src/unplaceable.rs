@@ -1,5 +1,7 @@
 //! Functions that no connected node could ever run: told why, instead of being waited with.
 
+use std::time::Duration;
+
 use fanfare_types::{FunctionId, FunctionSpec, StartFailure, StartFailureKind, Timestamp};
 
 use crate::Command;
@@ -12,10 +14,13 @@ impl Engine {
         let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) else { return };
         active.no_node_armed = false;
         let Some(since) = active.starved_since else { return };
-        if now < since + self.config.no_node_grace {
+        let due = since + self.no_node_grace(id);
+        if now < due {
             // It was for an earlier want.
-            active.no_node_armed = true;
-            self.arm(since + self.config.no_node_grace, Timer::NoNode(id));
+            if let Some(active) = self.functions.get_mut(&id).and_then(|f| f.active.as_mut()) {
+                active.no_node_armed = true;
+            }
+            self.arm(due, Timer::NoNode(id));
             return;
         }
         let Some(function) = self.functions.get(&id) else { return };
@@ -27,6 +32,15 @@ impl Engine {
         self.tell_unavailable_because(id, failure.kind.reason(), &failure.detail, "", out);
         if let Some(function) = self.functions.get_mut(&id) {
             function.last_failure = Some(Box::new(LastFailure { at: now, failure }));
+        }
+    }
+
+    /// How long requests wait for a node that could hold a sandbox of it: not again where it is known that none can.
+    pub(crate) fn no_node_grace(&self, id: FunctionId) -> Duration {
+        let known = self.functions.get(&id).and_then(|function| self.standing_failure(function));
+        match known {
+            Some(last) if last.failure.kind.is_for_want_of_a_node() => Duration::ZERO,
+            _ => self.config.no_node_grace,
         }
     }
 
@@ -59,7 +73,7 @@ impl Engine {
 
     /// Whether an empty node could hold a sandbox of it.
     pub(crate) fn could_ever_fit(&self, spec: &FunctionSpec) -> bool {
-        self.nodes.values().any(|n| n.has_runtime(&spec.runtime) && n.capacity.fits(spec.sizing.request))
+        self.nodes.values().any(|n| n.could_hold(spec))
     }
 
     /// The last failed start as it is shown: that no node could run it holds until one comes that could.

@@ -24,6 +24,13 @@ pub enum DialError {
     Refused(String),
 }
 
+/// Whether the `attempts`th failure in a row to reach the control plane is worth a line in the log: the first, and then
+/// ever fewer.
+#[must_use]
+pub const fn worth_saying(attempts: u32) -> bool {
+    attempts == 0 || attempts >= 16 && attempts.is_power_of_two()
+}
+
 /// Opens links to the control plane, in this process or over the network. Cheap to clone.
 #[derive(Clone)]
 pub struct Dialer {

@@ -23,7 +23,7 @@ mod message;
 mod outbox;
 mod wire;
 
-pub use dialer::{DialError, Dialer};
+pub use dialer::{DialError, Dialer, worth_saying};
 pub use epoch::EpochGate;
 pub use grpc::serve;
 pub use hub::{BlobError, BlobReader, Hub};

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_link::{Batch, DialError, Dialer, EpochGate, Link, Receiver, Sender};
+use fanfare_link::{Batch, DialError, Dialer, EpochGate, Link, Receiver, Sender, worth_saying};
 use fanfare_types::{FromNode, ToNode};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -73,7 +73,9 @@ impl Uplink {
                         let attempts = self.attempts;
                         if self.speaks {
                             self.complained = true;
-                            tracing::warn!(%error, attempts, "cannot reach the control plane");
+                            if worth_saying(attempts) {
+                                tracing::warn!(%error, attempts, "no link to the control plane; trying on");
+                            }
                         }
                         self.redial();
                     }

@@ -309,7 +309,7 @@ pub(crate) fn setup_failure(step: Step, errno: i32, what: &str) -> StartFailure 
         }
         (Step::Exec, libc::ENOENT) => (
             StartFailureKind::InterpreterMissing,
-            "the program names an interpreter (its first line, or its ELF loader) that is not there"
+            "the program's interpreter (its first line names it, or its ELF header) is not there for sandboxes"
                 .to_owned(),
         ),
         (Step::Exec, libc::EACCES) => {

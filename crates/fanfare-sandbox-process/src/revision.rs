@@ -1,7 +1,9 @@
 //! What a node needs to start sandboxes of one revision: its command, environment, files and user.
 
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use fanfare_types::{Contract, RevisionSpec, StartFailure, StartFailureKind};
@@ -15,6 +17,8 @@ use crate::zygote::Zygotes;
 pub(crate) const PORT: u16 = 8080;
 /// Characters of a failure's sentence.
 pub(crate) const DETAIL_CHARS_MAX: usize = 300;
+/// Bytes of a script that are searched for its interpreter's name, as many as the kernel looks at.
+const FIRST_LINE_BYTES_MAX: u64 = 256;
 /// Where a program without a slash is looked for.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// First and only descriptor passed as systemd does.
@@ -72,6 +76,34 @@ impl Prepared {
             env.set("FANFARE_SANDBOX_ID", id);
         }
         env.0
+    }
+
+    /// A failure for want of an interpreter, with its name where the program is a script.
+    pub(crate) fn named_interpreter(&self, failure: StartFailure) -> StartFailure {
+        if failure.kind != StartFailureKind::InterpreterMissing || matches!(self.serving, Serving::Shim(_)) {
+            return failure;
+        }
+        let program = self.argv.first().map(String::as_str).unwrap_or_default();
+        let Some(interpreter) = self.first_line(program) else { return failure };
+        let detail = format!(
+            "the first line of {program} names the interpreter {interpreter}, which is not there for sandboxes: they see \
+             the system's directories and the code"
+        );
+        StartFailure { detail, ..failure }
+    }
+
+    /// What stands first behind `#!` in a program.
+    fn first_line(&self, program: &str) -> Option<String> {
+        let bind = self.binds.iter().find(|bind| Path::new(program).starts_with(&bind.to));
+        let file = match bind {
+            Some(bind) => Path::new(&bind.from).join(Path::new(program).strip_prefix(&bind.to).ok()?),
+            None => PathBuf::from(program),
+        };
+        let mut head = Vec::new();
+        File::open(file).ok()?.take(FIRST_LINE_BYTES_MAX).read_to_end(&mut head).ok()?;
+        let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+        let name = line.trim_ascii().split(u8::is_ascii_whitespace).next()?;
+        Some(String::from_utf8_lossy(name).escape_debug().to_string()).filter(|name| !name.is_empty())
     }
 }
 

@@ -268,7 +268,7 @@ impl Sandbox {
                 let cause = self.cause(None);
                 return Err(failure(StartFailureKind::Exited(cause), format!("{cause} before it was ready")));
             }
-            Err(launch::NotReady::Failed(failure)) => return Err(failure),
+            Err(launch::NotReady::Failed(failure)) => return Err(prepared.named_interpreter(failure)),
         };
         self.address = up.address;
         let now = Instant::now();

@@ -103,7 +103,7 @@ reasons! {
     /// The handler's file, its handler or its program is missing.
     HandlerNotFound = "handler-not-found", 503, "check the file and the handler's name: `fanfare describe NAME` shows both";
     /// The interpreter that the function needs is not on the node.
-    InterpreterMissing = "interpreter-missing", 503, "install it on every node; `fanfare doctor` lists what is missing";
+    InterpreterMissing = "interpreter-missing", 503, "install it on every node where sandboxes see it (`fanfare doctor` checks those of handlers), or name one that is there";
     /// The function's dependencies could not be installed.
     DependenciesFailed = "dependencies-failed", 503, "see the log lines; `fanfare logs NAME` has the rest";
     /// The function did not become ready in time.

@@ -219,7 +219,7 @@ impl Behind {
             detail: record.detail.to_string(),
             hint: record.reason.map(hint).unwrap_or_default(),
             total_ms: ms(record.ended_after),
-            stages: stages(record),
+            stages: stages(record, order.map_or(Duration::ZERO, |order| order.room_after)),
             ahead: record.ahead,
             in_flight: record.in_flight,
             balance: record.balance.into(),

@@ -321,6 +321,7 @@ fn describe(
         serving_revision: function.serving().0.number,
         state: state(function, status),
         sandboxes: counts(status),
+        lacks_room: status.is_some_and(|status| status.lacks_room),
         in_flight: status.map_or(0, |status| status.in_flight),
         queued: status.map_or(0, |status| status.queued),
         execution_ms: status.and_then(|s| s.execution).map(|execution| execution.as_secs_f64() * 1e3),
@@ -399,6 +400,8 @@ fn state(function: &Function, status: Option<&FunctionStatus>) -> FunctionState 
         FunctionState::Ready
     } else if status.last_failure.is_some() {
         FunctionState::Failed
+    } else if status.starting == 0 && status.lacks_room {
+        FunctionState::NoRoom
     } else if status.starting + status.desired > 0 {
         FunctionState::Starting
     } else {

@@ -10,8 +10,8 @@ pub(super) fn ms(duration: Duration) -> f64 {
 }
 
 /// Where a request's time went. Those of a cold start end as its slot was given; where its sandbox was under way
-/// already, they begin before the request.
-pub(super) fn stages(record: &RequestRecord) -> Vec<RequestStageDocument> {
+/// already, they begin before the request. `room_after` is how long requests had waited for room as that was ordered.
+pub(super) fn stages(record: &RequestRecord, room_after: Duration) -> Vec<RequestStageDocument> {
     let mut out = Vec::new();
     let mut add = |stage: &str, from_ms: f64, took: Duration, what: &str| {
         out.push(RequestStageDocument {
@@ -28,7 +28,13 @@ pub(super) fn stages(record: &RequestRecord) -> Vec<RequestStageDocument> {
     match &slot.stages {
         Some(stages) => {
             let propagate = slot.after.saturating_sub(stages.total());
-            let mut from_ms = ms(slot.after) - ms(stages.total() + propagate);
+            let room = room_after.min(propagate);
+            let propagate = propagate.saturating_sub(room);
+            let mut from_ms = ms(slot.after) - ms(stages.total() + room + propagate);
+            if !room.is_zero() {
+                add("room", from_ms, room, "waited for room on a node");
+                from_ms += ms(room);
+            }
             for (name, took, what) in cold_stages(stages, propagate) {
                 add(name, from_ms, took, what);
                 from_ms += ms(took);
@@ -190,7 +196,7 @@ mod tests {
     #[test]
     fn stages_follow_each_other_and_sum_to_the_whole() {
         for (stages_of, begins) in [(Some(each(2)), 0.0), (Some(each(10)), -40.0), (None, 0.0)] {
-            let all = stages(&record(SlotWhy::Cold, stages_of));
+            let all = stages(&record(SlotWhy::Cold, stages_of), Duration::ZERO);
             let mut at = begins;
             for stage in &all {
                 assert!((stage.from_ms - at).abs() < 1e-6, "{all:?}");
@@ -201,12 +207,22 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_for_room_is_no_ones_slowness() {
+        let all = stages(&record(SlotWhy::Cold, Some(each(2))), Duration::from_millis(5));
+        let took = |stage: &str| all.iter().find(|s| s.stage == stage).map(|s| (s.from_ms, s.took_ms));
+        assert_eq!((took("room"), took("decide")), (Some((0.0, 5.0)), Some((5.0, 2.0))));
+        assert_eq!(took("propagate"), Some((17.0, 3.0)));
+        let longer = stages(&record(SlotWhy::Cold, Some(each(2))), Duration::from_millis(50));
+        assert_eq!((longer[0].stage.as_str(), longer[0].took_ms), ("room", 8.0));
+    }
+
+    #[test]
     fn a_request_without_a_slot_only_waited() {
         let mut refused = RequestRecord { slot: None, answered_after: None, ..record(SlotWhy::Cold, None) };
         refused.end = RequestEnd::Refused;
         refused.status = 504;
         refused.reason = Some(Reason::QueueTimeout);
-        let all = stages(&refused);
+        let all = stages(&refused, Duration::ZERO);
         assert_eq!((all.len(), all[0].took_ms), (1, 60.0));
         assert!(summary(&refused).ends_with("It was refused with 504 after 60.0 ms: queue-timeout."));
     }

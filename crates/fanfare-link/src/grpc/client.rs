@@ -63,7 +63,8 @@ impl Remote {
             async move { open(&uri).await.map(|io| TokioIo::new(Severable::new(io, token))) }
         });
         let channel = self.endpoint.connect_with_connector(connector).await;
-        let channel = channel.map_err(|error| DialError::Unreachable(chain(&error)))?;
+        let channel = channel
+            .map_err(|error| DialError::Unreachable(format!("{}: {}", self.endpoint.uri(), root(&error))))?;
         Ok(InternalClient::new(channel)
             .max_decoding_message_size(FRAME_BYTES_MAX)
             .max_encoding_message_size(FRAME_BYTES_MAX))
@@ -192,12 +193,7 @@ fn blob_error(digest: CodeDigest, status: &Status) -> BlobError {
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
+/// What really happened: those above it only say that something did.
+fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error)
 }

@@ -65,8 +65,12 @@ pub(super) fn describe(status: &Status) -> String {
     let mut text = format!("{}: {}", status.code().description(), status.message());
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let more = error.to_string();
+        // Errors like to repeat the ones beneath them.
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
         source = error.source();
     }
     text

@@ -101,6 +101,11 @@ fn failures_name_their_cause() {
         ]) {
             let failure = fails(&lab, n, &port(n as u32, script, &command)).await;
             assert_eq!(failure.kind, kind, "{command:?}: {failure:?}");
+            let named = kind != StartFailureKind::InterpreterMissing
+                || failure
+                    .detail
+                    .contains("the first line of /function/run names the interpreter /no/such/interpreter");
+            assert!(named, "{failure:?}");
         }
         let garbage = lab.http(8, &[("run", "#!\u{1}garbage")], &["run"], false);
         assert_eq!(fails(&lab, 8, &garbage).await.kind, StartFailureKind::InterpreterMissing);

@@ -72,8 +72,13 @@ fn print(printer: &Printer, status: &FunctionStatusDocument, url: &str) -> Resul
     row(
         "sandboxes",
         format!(
-            "{} ready{}, {} starting, {} stopping, {} wanted",
-            counts.ready, old, counts.starting, counts.stopping, counts.wanted
+            "{} ready{}, {} starting, {} stopping, {} wanted{}",
+            counts.ready,
+            old,
+            counts.starting,
+            counts.stopping,
+            counts.wanted,
+            if status.lacks_room { ", for which there is no room" } else { "" },
         ),
     )?;
     row(

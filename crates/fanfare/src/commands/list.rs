@@ -66,6 +66,7 @@ pub(crate) fn state_word(state: FunctionState) -> &'static str {
     match state {
         FunctionState::Idle => "idle",
         FunctionState::Starting => "starting",
+        FunctionState::NoRoom => "no room",
         FunctionState::Ready => "ready",
         FunctionState::Failed => "failed",
         FunctionState::Degraded => "degraded",

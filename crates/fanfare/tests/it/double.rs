@@ -193,6 +193,7 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
         serving_revision: held.serving.unwrap_or(*revision),
         state: if failed { FunctionState::Failed } else { FunctionState::Ready },
         sandboxes: SandboxCounts { wanted: 2, ready: 1, starting: 1, stopping: 0, old: held.old_ready },
+        lacks_room: false,
         in_flight: 3,
         queued: 4,
         execution_ms: Some(12.5),
