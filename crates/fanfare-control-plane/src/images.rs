@@ -48,7 +48,10 @@ impl Images {
     /// Some of the names that there are, for whoever asked for another.
     pub(crate) fn some_names(&self) -> String {
         const SHOWN_MAX: usize = 12;
-        let names: Vec<&str> = self.by_name.keys().map(String::as_str).take(SHOWN_MAX).collect();
+        let mut names: Vec<&str> = self.by_name.keys().map(String::as_str).take(SHOWN_MAX).collect();
+        if self.by_name.len() > SHOWN_MAX {
+            names.push("…");
+        }
         names.join(", ")
     }
 

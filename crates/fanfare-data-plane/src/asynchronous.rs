@@ -11,6 +11,7 @@ pub(crate) mod api;
 mod attempt;
 mod callback;
 mod cluster;
+pub(crate) mod dirigent;
 mod door;
 pub(crate) mod entrust;
 mod keeper;
@@ -33,5 +34,7 @@ use http::header::HeaderName;
 pub(crate) const INVOCATION_ID: HeaderName = HeaderName::from_static("x-fanfare-invocation-id");
 /// The attempt's number, from 1.
 pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("x-fanfare-attempt");
+/// From accepted to ended in microseconds, on what is the function's answer.
+pub(crate) const DURATION_US: HeaderName = HeaderName::from_static("x-fanfare-duration-us");
 /// The call's state, on what is the function's answer.
 pub(crate) const STATE: HeaderName = HeaderName::from_static("x-fanfare-state");

@@ -51,6 +51,20 @@ pub(crate) async fn by_name(shared: &Shared, name: &str) -> Result<Arc<Function>
     shared.directory.find(name).ok_or_else(|| unknown_name(name))
 }
 
+/// The function that the host names, not by a tag.
+pub(crate) async fn by_host(
+    shared: &Shared,
+    parts: &request::Parts,
+) -> Result<Option<Arc<Function>>, Problem> {
+    let Some(host) = Host::parse(host(parts)) else { return Ok(None) };
+    let known = || host.names().find_map(|name| shared.directory.find(name));
+    if let Some(function) = known() {
+        return Ok(Some(function));
+    }
+    synced(shared).await?;
+    Ok(known())
+}
+
 /// Whether the host names a function, so that every path is that function's.
 pub(crate) async fn host_is_a_functions(shared: &Shared, parts: &request::Parts) -> Result<bool, Problem> {
     let Some(host) = Host::parse(host(parts)) else { return Ok(false) };

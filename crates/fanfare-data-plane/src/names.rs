@@ -23,7 +23,12 @@ pub(crate) fn name_and_rest(after: &str) -> Option<(&str, Rest<'_>)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rest<'a>(&'a str);
 
-impl Rest<'_> {
+impl<'a> Rest<'a> {
+    /// All of a target that names no function.
+    pub(crate) fn whole(target: &'a str) -> Self {
+        Rest(target)
+    }
+
     /// As a request target.
     pub(crate) fn target(self) -> String {
         if self.0.starts_with('/') {

@@ -145,20 +145,30 @@ async fn answer(
         return Err(Problem::new(Reason::TooLarge, detail).with_status(status).into());
     }
     form::check(&parts).map_err(Failure::of_form)?;
-    if asynchronous::route::parse(target_of(&parts)).is_some()
-        && !find::host_is_a_functions(shared, &parts).await?
-    {
-        let answer = asynchronous::api::answer(core, client, parts, body, accepted);
+    let dialect = match asynchronous::dirigent::is_on(shared) {
+        true => asynchronous::dirigent::asked(shared, &parts, &body).await?,
+        false => None,
+    };
+    let is_later = dialect.is_some()
+        || asynchronous::route::parse(target_of(&parts)).is_some()
+            && !find::host_is_a_functions(shared, &parts).await?;
+    if is_later {
         let refused = |refused: asynchronous::api::Refused| Failure {
             function: refused.function,
             ..Failure::from(refused.problem)
         };
-        let answered = Box::pin(answer).await.map_err(refused);
+        let answered = match dialect {
+            Some(asked) => {
+                let answer = asynchronous::dirigent::answer(core, client, asked, parts, body, accepted);
+                Box::pin(answer).await
+            }
+            None => Box::pin(asynchronous::api::answer(core, client, parts, body, accepted)).await,
+        };
         if answered.is_ok() {
             // What is accepted is remembered as it is executed, attempt by attempt.
             trail.forget();
         }
-        return answered;
+        return answered.map_err(refused);
     }
     let Found { function, tagged, target } = find::find(shared, &parts).await?;
     // Chosen once, by whoever saw the request first.

@@ -68,7 +68,7 @@ async fn put(app: &App, spec: FunctionSpec) -> Result<DeployOutcome, Failure> {
 
 fn unknown_image(app: &App, image: &str) -> Failure {
     let known = app.images.as_ref().map(|images| images.some_names()).unwrap_or_default();
-    let limit = format!("an image that this control plane was started with: {known}, …");
+    let limit = format!("an image that this control plane was started with: {known}");
     let mut failure = Failure::from(FieldError::new("image", format!("{image:?}"), limit));
     "start the control plane with --dirigent-image NAME=DIRECTORY".clone_into(&mut failure.problem.hint);
     failure

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fanfare_api::{FunctionDocument, HandlerDocument};
 use fanfare_control_plane::{Image, ImageCode, Options};
-use fanfare_types::{CodeDigest, ToDataPlane};
+use fanfare_types::{CodeDigest, FromDataPlane, ToDataPlane};
 use http_body_util::Full;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -142,6 +142,23 @@ async fn without_a_data_plane_nothing_is_registered() {
     let answer = post(&world.api, "/", "name=f&image=own", &[]).await;
     assert_eq!((answer.status.as_u16(), answer.header("x-fanfare-reason")), (503, "unavailable"));
     assert_eq!(world.api.call("GET", "/check?name=f").await.status, 404);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn every_data_plane_that_takes_requests_is_named() {
+    let (world, one) = world().await;
+    let mut two = data_plane(&world.dialer(), "e", 2).await;
+    two.until(|message| (*message == ToDataPlane::Synced).then_some(())).await;
+    let form = "name=f&image=dirigent_empty_function";
+    assert_eq!(text(&post(&world.api, "/", form, &[]).await), (200, "127.0.0.1:8080;127.0.0.1:8080"));
+    one.tx.send(FromDataPlane::Draining).unwrap();
+    crate::world::soon(async {
+        while text(&post(&world.api, "/", form, &[]).await) != (200, "127.0.0.1:8080") {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     world.stop().await;
 }
 

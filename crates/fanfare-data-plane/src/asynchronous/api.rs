@@ -18,7 +18,7 @@ use super::accept::{Arrived, accept};
 use super::cluster;
 use super::door::{Ask, Door, Outcome, Seen};
 use super::route::{self, Route, What};
-use super::{ATTEMPT, INVOCATION_ID, STATE};
+use super::{ATTEMPT, DURATION_US, INVOCATION_ID, STATE};
 use crate::body::Body;
 use crate::core::Core;
 use crate::find;
@@ -112,7 +112,7 @@ fn not_allowed(core: &Core, parts: &request::Parts, methods: &[&str]) -> Respons
 }
 
 /// One call: here, or where its id says.
-async fn one(
+pub(super) async fn one(
     core: &Core,
     door: &Door,
     parts: &request::Parts,
@@ -219,6 +219,10 @@ async fn result(door: &Door, id: InvocationId) -> Result<Response<Body>, Problem
     }
     headers.insert(STATE, HeaderValue::from_static(seen.kind.word()));
     headers.insert(ATTEMPT, HeaderValue::from(seen.record.attempts));
+    if let Some(finished) = seen.record.finished {
+        let took = finished.at.since(seen.record.accepted).as_micros();
+        headers.insert(DURATION_US, HeaderValue::from(u64::try_from(took).unwrap_or(u64::MAX)));
+    }
     Ok(response)
 }
 

@@ -18,6 +18,9 @@ pub struct AsyncOptions {
     pub callbacks: CallbackTargets,
     /// Whether lists are for everyone who can reach the data plane, or for this machine and the other data planes.
     pub lists_for_all: bool,
+    /// Whether requests that name a function by their host are taken in as calls, and answered as Dirigent's data planes
+    /// do in that mode.
+    pub as_dirigent: bool,
 }
 
 impl AsyncOptions {
@@ -30,6 +33,7 @@ impl AsyncOptions {
             limits: Limits::default(),
             callbacks: CallbackTargets::Private,
             lists_for_all: false,
+            as_dirigent: false,
         }
     }
 }

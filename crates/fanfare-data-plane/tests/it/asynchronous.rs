@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod cluster;
+mod dirigent;
 mod entrusted;
 mod lasting;
 mod running;

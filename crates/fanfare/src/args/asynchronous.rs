@@ -171,6 +171,10 @@ pub(crate) struct AsyncKeepArgs {
     /// [default: any if it listens on loopback, else private].
     #[arg(long, value_name = "WHICH", hide_short_help = true)]
     callbacks: Option<CallbackTargets>,
+    /// Take every request to a function's host in as an asynchronous one, as Dirigent's data planes do in that mode: it
+    /// is answered with an id, and GET / with an id as its body with the result.
+    #[arg(long, hide_short_help = true)]
+    dirigent_async: bool,
 }
 
 impl AsyncKeepArgs {
@@ -180,6 +184,7 @@ impl AsyncKeepArgs {
         options.payload_bytes_max = self.async_payload_max;
         options.limits.results_keep = self.async_keep;
         options.lists_for_all = self.async_lists == "any";
+        options.as_dirigent = self.dirigent_async;
         // Whoever can call it then is on this machine already.
         let default = if listen.is_loopback() { CallbackTargets::Any } else { options.callbacks };
         options.callbacks = self.callbacks.unwrap_or(default);

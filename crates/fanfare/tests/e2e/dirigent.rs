@@ -254,6 +254,36 @@ async fn invitro_invokes_over_grpc() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invitro_invokes_now_and_collects_later() {
+    if !root() {
+        return;
+    }
+    let cluster = start(&["--dirigent-async"]).await;
+    let (_, data_plane) = addresses(&cluster);
+    let name = "trace-func-1-3510942875414458836";
+    assert_eq!(register(&cluster, "/", &form(name, TRACE_IMAGE, &CURRENT, (0, 3))), data_plane);
+    let call = go_request("POST", "/", name, &invocation(name, TRACE_IMAGE, "40"), "");
+    let taken: Vec<_> = (0..10).map(|_| exchange(&data_plane, &call)).collect();
+    for (status, _, id) in taken {
+        assert_eq!(status, 200, "{id}\n{}", cluster.logs());
+        let collect = go_request("GET", "/", &data_plane, &[], &id);
+        cluster.until("the answer is there", async || exchange(&data_plane, &collect).0 == 200).await;
+        let (_, head, body) = exchange(&data_plane, &collect);
+        assert_eq!(
+            (&json(&body)["Status"], &json(&body)["Function"]),
+            (&"OK".into(), &name.into()),
+            "{body}"
+        );
+        let took_us = head.lines().find_map(|line| line.strip_prefix("duration-microseconds: "));
+        let took_us: u64 = took_us.unwrap().parse().unwrap();
+        assert!(took_us >= json(&body)["ExecutionTime"].as_u64().unwrap(), "{head}{body}");
+    }
+    let unknown = exchange(&data_plane, &go_request("GET", "/", &data_plane, &[], "d1-1-0000000000000001"));
+    assert_eq!((unknown.0, unknown.2.as_str()), (404, ""));
+    cluster.shut_down();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_registrations_at_once_are_all_answered() {
     const COUNT: usize = 2_000;
     if !root() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fanfare_data_plane::AsyncOptions;
 use fanfare_types::{DataPlaneId, Epoch, ToDataPlane};
 use tempfile::TempDir;
 
@@ -10,8 +11,16 @@ use crate::rig::{Control, Rig, hello};
 use crate::sandbox::Sandbox;
 
 async fn member(number: u32) -> (Rig, Control, TempDir) {
+    member_with(number, |_| {}).await
+}
+
+pub(super) async fn member_with(
+    number: u32,
+    change: impl FnOnce(&mut AsyncOptions),
+) -> (Rig, Control, TempDir) {
     let log = tempfile::tempdir().unwrap();
-    let kept = options(log.path());
+    let mut kept = options(log.path());
+    change(&mut kept);
     let mut rig = Rig::new(|options| options.asynchronous = Some(kept));
     let mut control = rig.control().await;
     control.hello().await;
