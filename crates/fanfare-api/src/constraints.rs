@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use fanfare_schedule::{EXPRESSION_BYTES_MAX, ZONE_BYTES_MAX};
 use fanfare_types::limits;
 use serde_json::{Map, Value, json};
 
 use crate::check::{ENV_RESERVED, ENV_RESERVED_PREFIX, RUNTIMES};
 use crate::scaling::{POLICIES_OF, PolicyName};
+use crate::schedules::{SCHEDULE_HEADERS_RESERVED, SCHEDULE_METHODS};
 
 /// A function's name.
 const NAME_PATTERN: &str = "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$";
@@ -21,6 +23,10 @@ const IDENTIFIER_PATTERN: &str = "^[^\\u0000-#%-@\\[-^`{-\\u007f][^\\u0000-#%-/:
 /// Groups of four, the last one padded; bits that a padded group does not use are 0.
 const BASE64_PATTERN: &str =
     "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)$";
+/// Path and query in the characters that RFC 3986 has for them.
+const TARGET_PATTERN: &str = "^/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*(\\?[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?$";
+/// Visible ASCII, with blanks within.
+const FIELD_VALUE_PATTERN: &str = "^([!-~]([ -~]*[!-~])?)?$";
 const NUMBER: &str = "([0-9]+\\.?[0-9]*|\\.[0-9]+) *";
 const BYTES_UNIT: &str = "([bB]|[kKmMgGtT][iI]?[bB]?)?";
 const CPU_UNIT: &str = "m?";
@@ -33,6 +39,7 @@ pub fn constrain(schemas: &mut Map<String, Value>) {
     within(schemas, "LimitsDocument", limits_fields());
     within(schemas, "TimeoutsDocument", timeouts_fields());
     within(schemas, "ScalingDocument", scaling_fields());
+    within(schemas, "ScheduleDocument", schedule_fields());
     if let Some(handler) = schemas.get_mut("HandlerDocument") {
         handlers(handler);
     }
@@ -151,6 +158,38 @@ fn scaling_fields() -> Vec<(&'static str, Value)> {
         ("tick", duration(limits::SCALING_TICK_MIN, window_max)),
         ("tolerance", json!({"minimum": 0, "maximum": 1})),
         ("stabilization_window", duration(Duration::ZERO, window_max)),
+    ]
+}
+
+fn schedule_fields() -> Vec<(&'static str, Value)> {
+    let forbidden = SCHEDULE_HEADERS_RESERVED.join("|");
+    // Some servers take `_` in a name for `-`.
+    let names = format!("^(?!(?i:{forbidden})$)(?!(?i:x[-_]fanfare[-_]))[!#$%&'*+.^_`|~0-9A-Za-z-]+$");
+    vec![
+        ("name", name_schema()),
+        ("function", name_schema()),
+        ("cron", json!({"minLength": 1, "maxLength": EXPRESSION_BYTES_MAX})),
+        ("zone", json!({"minLength": 1, "maxLength": ZONE_BYTES_MAX})),
+        ("at", json!({"minLength": 1, "maxLength": ZONE_BYTES_MAX})),
+        (
+            "method",
+            json!({"enum": SCHEDULE_METHODS.iter().map(|m| json!(m)).chain([Value::Null]).collect::<Vec<_>>()}),
+        ),
+        (
+            "path",
+            json!({"minLength": 1, "maxLength": limits::SCHEDULE_PATH_LEN_MAX, "pattern": TARGET_PATTERN}),
+        ),
+        (
+            "headers",
+            json!({
+                "maxProperties": limits::SCHEDULE_HEADERS_MAX,
+                "propertyNames": {"type": "string", "minLength": 1, "pattern": names},
+                "additionalProperties": {"type": "string", "pattern": FIELD_VALUE_PATTERN},
+            }),
+        ),
+        ("body", json!({"maxLength": limits::SCHEDULE_BODY_BYTES_MAX})),
+        ("max_attempts", json!({"minimum": 1, "maximum": limits::ATTEMPTS_MAX})),
+        ("max_age", duration(limits::TIMEOUT_MIN, limits::CALL_AGE_MAX)),
     ]
 }
 

@@ -308,7 +308,7 @@ fn shape_error(
         return FieldError::new("body", format!("not a JSON object ({inner})"), "one JSON object");
     };
     let what = inner.split(" at line ").next().unwrap_or(&inner).to_owned();
-    let secret = path.starts_with("env");
+    let secret = path.starts_with("env") || path.starts_with("headers");
     let field = if path == "." { "body".to_owned() } else { path.clone() };
     let value = if secret {
         "…".to_owned()
@@ -324,7 +324,7 @@ fn shape_error(
     if let Some(bounds) = bounds(&path) {
         return FieldError::new(field, value, bounds);
     }
-    // serde repeats the value in its message; that of an environment variable may be a secret.
+    // serde repeats the value in its message; that of an environment variable or a header field may be a secret.
     let limit = if secret { "an object of names and string values".to_owned() } else { what };
     FieldError { message: format!("{field}: {limit}"), ..FieldError::new(field, value, limit) }
 }

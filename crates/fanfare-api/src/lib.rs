@@ -17,6 +17,7 @@ mod problem;
 mod quantity;
 mod revisions;
 mod scaling;
+mod schedules;
 mod schema;
 mod secret;
 mod stored;
@@ -53,6 +54,11 @@ pub use revisions::{
     TargetDocument, TrafficChange, TrafficDocument, TrafficResult,
 };
 pub use scaling::{MetricName, PolicyName, ProfileName, ScalingDocument};
+pub use schedules::{
+    DeliveryName, FiredDocument, FiredOutcome, FiringDocument, MissedName, OccurrenceDocument,
+    ScheduleDocument, ScheduleListDocument, ScheduleOutcome, ScheduleResult, ScheduleRunResult,
+    ScheduleState, ScheduleStatusDocument, ScheduleSummaryDocument,
+};
 pub use schema::{settings_fields, settings_schema};
 pub use secret::{SecretDocument, SecretListDocument, SecretValueDocument};
 pub use stored::{StoredError, decode_stored, encode_stored};

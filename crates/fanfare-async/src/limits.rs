@@ -9,7 +9,7 @@ pub const PAYLOAD_BYTES_MAX: u64 = 32 << 20;
 /// Attempts that may fail, unless the call says otherwise.
 pub const ATTEMPTS_DEFAULT: u32 = 3;
 /// Attempts that a call may ask for.
-pub const ATTEMPTS_MAX: u32 = 100;
+pub const ATTEMPTS_MAX: u32 = fanfare_types::limits::ATTEMPTS_MAX;
 /// First pause after an attempt that failed; doubles to the maximum.
 pub const BACKOFF_MIN: Duration = Duration::from_secs(1);
 /// Longest pause after an attempt that failed, unless the function asks for more.
@@ -25,7 +25,7 @@ pub const INTERRUPTIONS_MAX: u32 = 32;
 /// How long after it was accepted an attempt may still begin, unless the call says otherwise.
 pub const AGE_DEFAULT: Duration = Duration::from_secs(6 * 3_600);
 /// The longest that a call may ask for.
-pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+pub const AGE_MAX: Duration = fanfare_types::limits::CALL_AGE_MAX;
 /// Attempts of one function that may always wait for a slot.
 pub const FEED_MIN: u32 = 2;
 /// Attempts of one function that are written ahead of its queue, while its executions are short.

@@ -9,7 +9,7 @@ use fanfare_link::Hub;
 use fanfare_store::Store;
 use fanfare_types::{Epoch, limits};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -17,10 +17,12 @@ use crate::api::{self, App};
 use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::engine_loop;
+use crate::entrusting::Entrusting;
 use crate::hub::{ControlHub, SharedHub};
 use crate::images::Images;
 use crate::limits::{API_BACKLOG, ENGINE_QUEUE_MAX};
 use crate::registry::Registry;
+use crate::schedules::{Book, Surroundings};
 use crate::transfers::Transfers;
 use crate::vault::Vault;
 use crate::{ControlPlaneError, Options, leader};
@@ -80,7 +82,18 @@ impl ControlPlane {
         let epoch = term.epoch;
         let (engine, inputs) = mpsc::channel(ENGINE_QUEUE_MAX);
         let (deposed_tx, deposed) = oneshot::channel();
-        let registry = Registry::start(store.clone(), term, vault, engine.clone(), deposed_tx).await?;
+        let registry =
+            Registry::start(store.clone(), term.clone(), vault, engine.clone(), deposed_tx).await?;
+        let (connected, data_planes) = watch::channel(Vec::new());
+        let surroundings = Surroundings {
+            store: store.clone(),
+            term,
+            registry: registry.clone(),
+            engine: engine.clone(),
+            data_planes,
+            clock,
+        };
+        let (schedules, keeper) = Book::open(surroundings).await?;
         let config = EngineConfig {
             placement: options.placement,
             known_data_planes: registry.data_planes(),
@@ -93,7 +106,8 @@ impl ControlPlane {
             traffic: registry.traffic(),
             failed: registry.failed(),
         };
-        let engine_ended = engine_loop::start(config, kept, clock, inputs, shutdown.clone())?;
+        let engine_ended =
+            engine_loop::start(config, kept, clock, Entrusting::new(connected), inputs, shutdown.clone())?;
         let hub = SharedHub(Arc::new(ControlHub {
             epoch,
             registry: registry.clone(),
@@ -113,6 +127,7 @@ impl ControlPlane {
                 served.map_err(|error| ControlPlaneError::Link(error.to_string()))
             });
         }
+        tasks.spawn(keeper.run(shutdown.clone()));
         let used = (registry.clone(), images.clone());
         tasks.spawn(collect_blobs(blobs, used, options.clone(), shutdown.clone()));
         if !api_address.ip().is_loopback() {
@@ -121,7 +136,7 @@ impl ControlPlane {
         if let Some(link_address) = link_address.filter(|address| !address.ip().is_loopback()) {
             tracing::warn!(%link_address, "any machine that reaches this address may join as a node");
         }
-        let app = App::new(&options, &hub, (api_address, link_address), images, shutdown.clone());
+        let app = App::new(&options, &hub, schedules, (api_address, link_address), images, shutdown.clone());
         tasks.spawn(api::serve(api_listener, app, shutdown.clone()));
         tracing::info!(%epoch, functions = registry.len(), %api_address, ?link_address, "control plane leads");
         Ok(Handle { api_address, link_address, epoch, hub, store, shutdown, engine_ended, deposed, tasks })

@@ -20,12 +20,15 @@ use crate::ControlPlaneError;
 use crate::barrier::Barriers;
 use crate::changes;
 use crate::clock::Clock;
+use crate::entrusting::Entrusting;
 use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
 use crate::liveness::{Peers, Pulse};
-use crate::questions::{Asked, Questions, Remembered};
+use crate::questions::Questions;
 use crate::registry::Visible;
 use crate::view::{ClusterView, Counters, NodeRef};
+
+mod asking;
 
 pub(crate) struct EngineLoop {
     engine: Engine,
@@ -44,6 +47,7 @@ pub(crate) struct EngineLoop {
     switching: Vec<(FunctionId, oneshot::Sender<()>)>,
     barriers: Barriers,
     questions: Questions,
+    entrusting: Entrusting,
     counters: Counters,
     commands: Vec<Command>,
 }
@@ -72,6 +76,7 @@ pub(crate) fn start(
     config: EngineConfig,
     kept: Kept,
     clock: Clock,
+    entrusting: Entrusting,
     inputs: mpsc::Receiver<Input>,
     shutdown: CancellationToken,
 ) -> Result<oneshot::Receiver<()>, ControlPlaneError> {
@@ -79,7 +84,7 @@ pub(crate) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(ControlPlaneError::Thread)?;
     let run = move || {
-        let mut engine_loop = EngineLoop::new(config, clock);
+        let mut engine_loop = EngineLoop::new(config, clock, entrusting);
         for (id, spec) in kept.functions {
             engine_loop.step(Event::FunctionKept { id, spec });
         }
@@ -101,7 +106,7 @@ pub(crate) fn start(
 }
 
 impl EngineLoop {
-    fn new(config: EngineConfig, clock: Clock) -> Self {
+    fn new(config: EngineConfig, clock: Clock, entrusting: Entrusting) -> Self {
         EngineLoop {
             engine: Engine::new(config),
             clock,
@@ -115,6 +120,7 @@ impl EngineLoop {
             switching: Vec::new(),
             barriers: Barriers::default(),
             questions: Questions::default(),
+            entrusting,
             counters: Counters::default(),
             commands: Vec::new(),
         }
@@ -174,7 +180,7 @@ impl EngineLoop {
                 tx.close();
             }
             self.loads.remove(&data_plane);
-            self.barriers.left(data_plane);
+            self.data_plane_left(data_plane);
             self.lost.data_planes.insert(data_plane);
             self.step(Event::DataPlaneLost(data_plane));
         }
@@ -210,26 +216,16 @@ impl EngineLoop {
             Input::FromDataPlane { data_plane, stream, messages, received } => {
                 if self.data_planes.heard(self.clock.now(), data_plane, stream) {
                     for message in messages {
-                        let message = match message {
-                            FromDataPlane::Reached(number) => {
-                                self.barriers.reached(data_plane, number);
-                                continue;
-                            }
-                            FromDataPlane::Explained { number, records, kept } => {
-                                let answer = Remembered { data_plane, at: received, records, kept };
-                                self.questions.answered(number, answer);
-                                continue;
-                            }
-                            other => other,
-                        };
-                        self.note_load(data_plane, &message);
-                        self.step(Event::FromDataPlane { data_plane, message, received });
+                        if let Some(message) = self.for_who_asked(data_plane, message, received) {
+                            self.note_load(data_plane, &message);
+                            self.step(Event::FromDataPlane { data_plane, message, received });
+                        }
                     }
                 }
             }
             Input::DataPlaneClosed { data_plane, stream } => {
                 if self.data_planes.closed(data_plane, stream) {
-                    self.barriers.left(data_plane);
+                    self.data_plane_left(data_plane);
                 }
             }
             Input::Barrier { answer } => self.barriers.ask(answer),
@@ -252,6 +248,7 @@ impl EngineLoop {
                 let statuses = ids.into_iter().map(of).collect();
                 let _ = answer.send((self.clock.now(), statuses));
             }
+            Input::Entrust { data_plane, call, answer } => self.entrust(data_plane, call, answer),
             Input::Explain { request_id, answer } => self.ask_about(&request_id, answer),
             Input::Orders { sandboxes, answer } => {
                 let orders = sandboxes.into_iter().map(|sandbox| self.engine.order_of(sandbox).cloned());
@@ -316,7 +313,7 @@ impl EngineLoop {
                 if let Some(old) = replaced {
                     old.close();
                 }
-                self.barriers.left(data_plane);
+                self.data_plane_left(data_plane);
                 self.step(Event::DataPlaneConnected { data_plane, hello });
             }
             Err(refused) => {
@@ -379,21 +376,6 @@ impl EngineLoop {
         for waiter in waiters {
             let _ = waiter.send(result.clone().map(|()| node.clone()));
         }
-    }
-
-    /// Asks every connected data plane what it remembers of a request.
-    fn ask_about(&mut self, request_id: &Arc<str>, answer: oneshot::Sender<Asked>) {
-        let connected = self.data_planes.iter().filter_map(|(id, peer)| Some((id, peer, peer.tx.as_ref()?)));
-        let connected: Vec<_> = connected.map(|(id, peer, tx)| (id, peer.name.clone(), tx.clone())).collect();
-        // Dropping the answer says that too many ask.
-        let Some((number, answers)) = self.questions.open(connected.len()) else { return };
-        let mut data_planes = Vec::with_capacity(connected.len());
-        for (id, name, tx) in connected {
-            // After an overflow the link is closed, and the data plane counts as silent.
-            let _ = tx.send(ToDataPlane::Explain { number, request_id: request_id.clone() });
-            data_planes.push((id, name));
-        }
-        let _ = answer.send(Asked { data_planes, answers });
     }
 
     fn tell_nodes(&mut self, messages: Vec<(NodeRef, ToNode)>) {

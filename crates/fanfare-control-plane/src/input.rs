@@ -5,11 +5,12 @@ use std::sync::Arc;
 use fanfare_engine::{DataPlaneStatus, FunctionStatus, Order};
 use fanfare_link::Sender;
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
-    RevisionId, SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
+    DataPlaneHello, DataPlaneId, EntrustedCall, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello,
+    NodeId, RevisionId, SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
 };
 use tokio::sync::oneshot;
 
+use crate::entrusting::Entrusted;
 use crate::liveness::Pulse;
 use crate::questions::Asked;
 use crate::registry::Visible;
@@ -74,6 +75,12 @@ pub(crate) enum Input {
         in_full: bool,
         ids: Vec<FunctionId>,
         answer: oneshot::Sender<(Timestamp, Vec<Option<FunctionStatus>>)>,
+    },
+    /// Have a data plane accept a call.
+    Entrust {
+        data_plane: DataPlaneId,
+        call: Arc<EntrustedCall>,
+        answer: oneshot::Sender<Entrusted>,
     },
     /// What data planes remember of a request; the answer is dropped where too many ask.
     Explain {

@@ -2,6 +2,7 @@
 //!
 //! Where to look:
 //! - what is registered, and when it is durable: `registry`;
+//! - schedules, and what they fire: `schedules`, `entrusting`;
 //! - who owns the engine, and what goes in and out: `engine_loop`, `input`;
 //! - who is connected, and who is lost: `hub`, `liveness`;
 //! - how secrets are sealed: `vault`;
@@ -16,6 +17,7 @@ mod changes;
 mod clock;
 mod control_plane;
 mod engine_loop;
+mod entrusting;
 mod error;
 mod hub;
 mod images;
@@ -26,6 +28,7 @@ mod liveness;
 mod options;
 mod questions;
 mod registry;
+mod schedules;
 mod transfers;
 mod vault;
 mod view;

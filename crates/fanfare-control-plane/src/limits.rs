@@ -48,6 +48,19 @@ pub(crate) const REREAD_BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Attempts to become the leader against a store in which somebody else keeps doing so.
 pub(crate) const LEADER_ATTEMPTS_MAX: u32 = 5;
 
+/// Changes of schedules that wait; then callers wait.
+pub(crate) const SCHEDULES_QUEUE_MAX: usize = 256;
+/// Of those, how many wait for a write of the same schedule; more are refused.
+pub(crate) const SCHEDULE_CHANGES_MAX: usize = 64;
+/// Time that a data plane has to accept a schedule's call before it is asked again.
+pub(crate) const ENTRUST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long firing a schedule by hand waits for a data plane before it is answered as under way.
+pub(crate) const RUN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a change of a schedule waits to be durable before it is answered as unknown.
+pub(crate) const SCHEDULE_CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Next occurrences that are told of a schedule.
+pub(crate) const UPCOMING_MAX: usize = 5;
+
 /// Connections to the API.
 pub(crate) const API_CONNECTIONS_MAX: usize = 1_024;
 /// The same where Dirigent's forms are taken: its load generator registers every function at once, each on a connection

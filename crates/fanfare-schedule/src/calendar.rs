@@ -136,6 +136,17 @@ impl Calendar {
         wall.map(Calendar::At).ok_or_else(|| CalendarError::Time { time: time.to_owned() })
     }
 
+    /// An instant as its own clock shows it, with its offset from UTC: RFC 3339.
+    #[must_use]
+    pub fn local(&self, wall: Wall) -> String {
+        match (self, wall.to_utc()) {
+            (Calendar::Cron { zone, .. }, Some(time)) => {
+                time.with_timezone(zone).to_rfc3339_opts(SecondsFormat::AutoSi, true)
+            }
+            _ => wall.to_string(),
+        }
+    }
+
     /// The first instant after `wall`; `None` when there is none any more.
     #[must_use]
     pub fn next_after(&self, wall: Wall) -> Option<Wall> {

@@ -64,6 +64,8 @@ pub struct Firing {
     pub by_hand: bool,
     /// Earlier occurrences that were left out.
     pub left_out: u32,
+    /// When it was taken up, by the wall clock: later than planned where it was missed.
+    pub begun: Wall,
     /// The data plane that is asked.
     pub asked: Option<DataPlaneId>,
 }
@@ -205,7 +207,7 @@ impl Desk {
         let plan = Plan { calendar: rules.calendar, missed: rules.missed, after: state.after };
         self.schedules.set(name, plan);
         let handover = state.firing.as_ref().map(|firing| {
-            let late = Duration::from_millis(now.wall.0.saturating_sub(firing.instant.0));
+            let late = firing.late(rules.missed, now.wall);
             self.turn = self.turn.wrapping_add(1);
             Handover::begin(now.at, late, rules.missed, rules.at_most_once, firing.asked, self.turn)
         });
@@ -306,12 +308,13 @@ impl Desk {
             let Some(entry) = self.entries.get_mut(&due.schedule) else { continue };
             let (instant, left_out) = (due.instant, due.left_out);
             entry.state.after = instant;
-            entry.state.firing = Some(Firing { instant, by_hand: false, left_out, asked: None });
+            let mut firing = Firing { instant, by_hand: false, left_out, begun: now.wall, asked: None };
             if due.skipped {
+                entry.state.firing = Some(firing);
                 self.end(now, &due.schedule, Outcome::Skipped, commands);
                 continue;
             }
-            let late = Duration::from_millis(now.wall.0.saturating_sub(instant.0));
+            let late = firing.late(entry.missed, now.wall);
             self.turn = self.turn.wrapping_add(1);
             let mut handover =
                 Handover::begin(now.at, late, entry.missed, entry.at_most_once, None, self.turn);
@@ -321,9 +324,8 @@ impl Desk {
                 Move::Wait(_) | Move::End(_) => None,
             };
             entry.handover = Some(handover);
-            if let Some(firing) = &mut entry.state.firing {
-                firing.asked = ask;
-            }
+            firing.asked = ask;
+            entry.state.firing = Some(firing);
             self.write(&due.schedule, ask, commands);
         }
         while let Some((at, name)) = self.timers.first().cloned().filter(|(at, _)| *at <= now.at) {
@@ -441,6 +443,18 @@ impl Desk {
     }
 }
 
+impl Firing {
+    /// How much of the time in which it is handed over has passed.
+    fn late(&self, missed: Missed, wall: Wall) -> Duration {
+        let since = match missed {
+            Missed::Skip => self.instant,
+            // It may be late when it is taken up.
+            Missed::Once => self.begun,
+        };
+        Duration::from_millis(wall.0.saturating_sub(since.0))
+    }
+}
+
 impl State {
     /// Begins a firing now, whatever the calendar says; `false` while one is under way.
     pub fn fire(&mut self, wall: Wall) -> bool {
@@ -450,7 +464,7 @@ impl State {
         // Instants name firings: one that is made in the same millisecond, or after the clock was set back, is another.
         let by_hand = self.fired.iter().filter(|fired| fired.by_hand).map(|fired| fired.instant.0 + 1).max();
         let instant = Wall(wall.0.max(by_hand.unwrap_or(0)));
-        self.firing = Some(Firing { instant, by_hand: true, left_out: 0, asked: None });
+        self.firing = Some(Firing { instant, by_hand: true, left_out: 0, begun: instant, asked: None });
         true
     }
 }

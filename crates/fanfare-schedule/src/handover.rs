@@ -8,7 +8,7 @@ use fanfare_types::{DataPlaneId, Reason, Timestamp};
 use crate::desk::{Answer, Outcome};
 use crate::{Missed, ON_TIME};
 
-/// Under [`Missed::Once`] a firing is handed over at most this late.
+/// Under [`Missed::Once`] a firing is handed over for so long after it was taken up.
 pub const LATE_MAX: Duration = Duration::from_secs(3_600);
 /// A data plane that was asked to accept a firing, and has not answered for this long, is given up.
 pub const LOST_AFTER: Duration = Duration::from_secs(120);
@@ -48,7 +48,7 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// A firing that is `late` already, of which `asked` may know; `turn` says which data plane comes first.
+    /// A firing of whose time so much has passed already (`late`), of which `asked` may know; `turn` says which data plane comes first.
     pub(crate) fn begin(
         now: Timestamp,
         late: Duration,

@@ -12,6 +12,7 @@ mod calendar;
 mod desk;
 mod handover;
 mod schedules;
+mod spec;
 
 pub use calendar::{Calendar, CalendarError, Wall};
 pub use desk::{
@@ -19,6 +20,7 @@ pub use desk::{
 };
 pub use handover::{LATE_MAX, LOST_AFTER, PAUSE_MAX, PAUSE_MIN};
 pub use schedules::{Due, LEFT_OUT_MAX, LOOK_AGAIN, Missed, ON_TIME, Plan, Schedules};
+pub use spec::{ScheduleSpec, When};
 
 /// Bytes of a cron expression.
 pub const EXPRESSION_BYTES_MAX: usize = 256;

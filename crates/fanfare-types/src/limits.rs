@@ -81,6 +81,10 @@ pub const ORDERS_REMEMBERED_MAX: usize = 16_384;
 pub const ENTRUSTED_BODY_BYTES_MAX: usize = 1 << 20;
 /// Calls that one data plane accepts for the control plane at once; more are refused.
 pub const ENTRUSTED_MAX: usize = 256;
+/// Attempts of an asynchronous invocation that may fail, at most.
+pub const ATTEMPTS_MAX: u32 = 100;
+/// How long after it was accepted an attempt of an asynchronous invocation may still begin, at most.
+pub const CALL_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Schedules that one control plane keeps.
 pub const SCHEDULES_MAX: usize = 10_000;
 /// Bytes of all schedules together, as they are stored.

@@ -7,6 +7,7 @@ mod invoke;
 mod numbers;
 mod revisions;
 mod roles;
+mod schedules;
 mod secrets;
 mod tls;
 
@@ -30,6 +31,10 @@ pub(crate) use numbers::{number, taking_negative_numbers, whole};
 pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
+};
+pub(crate) use schedules::{
+    Delivery, Missed, ScheduleArgs, ScheduleCommand, ScheduleDeleteArgs, ScheduleDescribeArgs,
+    ScheduleListArgs, ScheduleNameArgs, ScheduleSetArgs,
 };
 pub(crate) use secrets::{
     SecretArgs, SecretCommand, SecretDeleteArgs, SecretListArgs, SecretNameArgs, SecretSetArgs,
@@ -101,6 +106,7 @@ pub(crate) enum Command {
     Dev(DevArgs),
     Invoke(InvokeArgs),
     Async(AsyncArgs),
+    Schedule(ScheduleArgs),
     List(ListArgs),
     Describe(DescribeArgs),
     Update(UpdateArgs),

@@ -1,5 +1,7 @@
 //! The control API, as calls.
 
+mod schedules;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -41,6 +41,7 @@ impl Exit {
             | Reason::TagNotFound
             | Reason::SecretNotFound
             | Reason::InvocationNotFound
+            | Reason::ScheduleNotFound
             | Reason::RequestNotFound => Exit::NotFound,
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
             Reason::BadRequest
@@ -52,6 +53,7 @@ impl Exit {
             | Reason::TooLarge
             | Reason::InvocationEnded
             | Reason::NotReplayable
+            | Reason::ScheduleBusy
             | Reason::IdempotencyKeyReused => Exit::Usage,
             Reason::HandlerError
             | Reason::SandboxExited

@@ -89,8 +89,8 @@ pub(super) async fn put(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
-    limit: Option<u32>,
-    after: Option<String>,
+    pub(super) limit: Option<u32>,
+    pub(super) after: Option<String>,
 }
 
 /// Functions in the order of their names.

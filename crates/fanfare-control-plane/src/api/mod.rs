@@ -14,6 +14,7 @@ mod logs;
 mod openapi;
 mod problem;
 mod revisions;
+mod schedules;
 mod secrets;
 mod server;
 mod status;
@@ -41,6 +42,7 @@ use crate::images::Images;
 use crate::input::Input;
 use crate::limits::LOG_READERS_MAX;
 use crate::registry::Registry;
+use crate::schedules::Book;
 use crate::transfers::Transfers;
 use crate::{MoreMetrics, Options};
 use problem::Failure;
@@ -57,6 +59,7 @@ pub(crate) struct App {
     /// Where nodes and data planes connect, if over the network.
     pub(crate) streams: Option<SocketAddr>,
     pub(crate) registry: Registry,
+    pub(crate) schedules: Book,
     pub(crate) engine: mpsc::Sender<Input>,
     pub(crate) blobs: Blobs,
     pub(crate) transfers: Transfers,
@@ -75,6 +78,7 @@ impl App {
     pub(crate) fn new(
         options: &Options,
         hub: &SharedHub,
+        schedules: Book,
         (address, streams): (SocketAddr, Option<SocketAddr>),
         images: Option<Arc<Images>>,
         shutdown: CancellationToken,
@@ -87,6 +91,7 @@ impl App {
             loopback: address.ip().is_loopback(),
             streams,
             registry: hub.0.registry.clone(),
+            schedules,
             engine: hub.0.engine.clone(),
             blobs: hub.0.blobs.clone(),
             transfers: hub.0.transfers.clone(),
@@ -128,6 +133,13 @@ fn table() -> Vec<Route> {
         get("/v1/secrets/{name}", secrets::get),
         (Method::PUT, "/v1/secrets/{name}", routing::put(secrets::put)),
         (Method::DELETE, "/v1/secrets/{name}", routing::delete(secrets::delete)),
+        get("/v1/schedules", schedules::list),
+        get("/v1/schedules/{name}", schedules::get),
+        (Method::PUT, "/v1/schedules/{name}", routing::put(schedules::put)),
+        (Method::DELETE, "/v1/schedules/{name}", routing::delete(schedules::delete)),
+        (Method::POST, "/v1/schedules/{name}/pause", routing::post(schedules::pause)),
+        (Method::POST, "/v1/schedules/{name}/resume", routing::post(schedules::resume)),
+        (Method::POST, "/v1/schedules/{name}/run", routing::post(schedules::run)),
         get("/v1/requests/{id}", explain::explain),
         (Method::PUT, "/v1/blobs/{digest}", routing::put(blobs::put)),
         (Method::HEAD, "/v1/blobs/{digest}", routing::head(blobs::head)),

@@ -9,7 +9,7 @@ use fanfare_types::{Reason, limits::REQUEST_ID_LEN_MAX};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::{blobs, explain, functions, logs, revisions, secrets, status};
+use super::{blobs, explain, functions, logs, revisions, schedules, secrets, status};
 use crate::limits::{LIST_LIMIT_MAX, LOG_TAIL_MAX};
 
 #[derive(OpenApi)]
@@ -34,6 +34,13 @@ use crate::limits::{LIST_LIMIT_MAX, LOG_TAIL_MAX};
         revisions::list,
         revisions::rollback,
         revisions::traffic,
+        schedules::list,
+        schedules::get,
+        schedules::put,
+        schedules::delete,
+        schedules::pause,
+        schedules::resume,
+        schedules::run,
         logs::logs,
         secrets::list,
         secrets::get,

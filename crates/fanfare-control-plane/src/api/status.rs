@@ -87,9 +87,10 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResp
     let status = &view.status;
     let reserved = status.nodes.iter().map(|node| node.capacity.saturating_sub(node.free).memory_bytes).sum();
     let load = |of: fn(&(u64, u64)) -> u64| view.loads.values().map(of).sum::<u64>();
-    let rows: [(&str, &str, &str, u64); 14] = [
+    let rows: [(&str, &str, &str, u64); 15] = [
         ("control_plane_epoch", "gauge", "The leader's term.", app.epoch.0),
         ("functions", "gauge", "Registered functions.", app.registry.len() as u64),
+        ("schedules", "gauge", "Schedules.", app.schedules.len() as u64),
         ("sandboxes_ready", "gauge", "Sandboxes that accept requests.", status.sandboxes_ready as u64),
         (
             "sandboxes_starting",

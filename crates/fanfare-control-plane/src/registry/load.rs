@@ -113,7 +113,7 @@ fn complete(function: &mut Function) -> Result<(), ControlPlaneError> {
     }
 }
 
-pub(super) async fn for_each(
+pub(crate) async fn for_each(
     store: &dyn Store,
     prefix: &str,
     mut take: impl FnMut(&str, &Entry) -> Result<(), ControlPlaneError>,

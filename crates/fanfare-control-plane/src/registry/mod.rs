@@ -37,6 +37,7 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use history::{Past, Unstartable, unix_ms};
+pub(crate) use load::for_each;
 pub(crate) use secrets::{Secret, secrets_kept};
 pub(crate) use traffic::Routing;
 use traffic::Unit;

@@ -8,5 +8,6 @@ mod dirigent;
 mod durability;
 mod logs;
 mod peers;
+mod schedules;
 mod secrets;
 mod world;

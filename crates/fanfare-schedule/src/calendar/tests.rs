@@ -78,6 +78,15 @@ fn an_instant_comes_once() {
 }
 
 #[test]
+fn instants_are_shown_by_their_own_clock() {
+    let zurich = cron("30 2 * * *", "Europe/Zurich");
+    assert_eq!(zurich.local(wall("2030-03-31T00:30:00Z")), "2030-03-31T01:30:00+01:00");
+    assert_eq!(zurich.local(wall("2030-03-31T01:00:00Z")), "2030-03-31T03:00:00+02:00");
+    assert_eq!(cron("* * * * *", "UTC").local(wall("2030-03-31T01:00:00Z")), "2030-03-31T01:00:00Z");
+    assert_eq!(Calendar::At(Wall(0)).local(wall("2030-03-31T01:00:00.5Z")), "2030-03-31T01:00:00.500Z");
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_what_is_wrong() {
     let refused = |expression: &str, zone: &str| Calendar::cron(expression, zone, Wall(0)).unwrap_err();
     for expression in [

@@ -263,6 +263,24 @@ fn without_a_data_plane_a_firing_waits_for_its_time_and_is_then_given_up() {
 }
 
 #[test]
+fn one_that_happens_late_has_its_hour_from_when_it_was_taken_up() {
+    let hour = 60 * MINUTE;
+    let mut world = World::new();
+    world.add("f", rules("0 0 * * *", Missed::Once));
+    // Nothing ran for a day and five hours, and then there is no data plane for most of an hour.
+    world.pass(29 * hour);
+    world.settle();
+    world.pass(hour / 2);
+    world.crash();
+    world.pass(hour / 2 - 1);
+    assert!(world.kept["f"].firing.is_some());
+    world.connect(&[A]);
+    world.settle();
+    assert!(is_accepted(world.last("f")), "{:?}", world.kept["f"]);
+    assert_eq!(world.kept["f"].fired[0].instant.0 % (24 * hour), 0);
+}
+
+#[test]
 fn refusals_go_on_to_the_next_data_plane_with_growing_pauses_and_one_for_good_ends_it() {
     let mut world = World::new();
     world.add("f", rules("* * * * *", Missed::Skip));

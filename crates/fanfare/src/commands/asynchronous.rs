@@ -89,6 +89,15 @@ async fn look(
     }
 }
 
+/// How a call stands now.
+pub(super) async fn now(
+    context: &Context,
+    base: &Base,
+    id: InvocationId,
+) -> Result<AsyncInvocationDocument, Failure> {
+    look(context, base, id, None).await
+}
+
 async fn status(context: &Context, base: &Base, args: &AsyncWaitArgs) -> Result<Exit, Failure> {
     let document = look(context, base, args.id, args.wait).await?;
     show(&context.printer, base, &document, args.output.output)?;
@@ -215,7 +224,7 @@ fn url(base: &Base, call: &AsyncInvocationDocument) -> String {
     base.join(&format!("/async/{}", call.id))
 }
 
-fn state(call: &AsyncInvocationDocument) -> String {
+pub(super) fn state(call: &AsyncInvocationDocument) -> String {
     match (&call.cause, call.next_attempt_in_ms) {
         (Some(cause), _) => format!("{} ({cause})", call.state),
         (None, Some(ms)) => format!("{} (in {})", call.state, human_duration(ms as f64 / 1e3)),

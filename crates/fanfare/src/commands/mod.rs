@@ -20,6 +20,7 @@ mod node;
 mod revisions;
 mod rollback;
 mod sample_server;
+mod schedule;
 mod schema;
 mod secret;
 mod status;
@@ -89,6 +90,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::Dev(args) => dev::run(&context, &args).await,
         Command::Invoke(args) => invoke::run(&context, &args).await,
         Command::Async(args) => asynchronous::run(&context, &args).await,
+        Command::Schedule(args) => schedule::run(&context, &args).await,
         Command::List(args) => list::run(&context, &args).await,
         Command::Describe(args) => describe::run(&context, &args).await,
         Command::Update(args) => update::run(&context, &args).await,

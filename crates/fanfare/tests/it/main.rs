@@ -10,5 +10,6 @@ mod invoke;
 mod reads;
 mod real;
 mod run;
+mod schedules;
 mod secrets;
 mod tls;

@@ -349,6 +349,7 @@ async fn help_fits_on_a_screen() {
         "dev",
         "invoke",
         "async",
+        "schedule",
         "list",
         "describe",
         "update",

@@ -61,16 +61,20 @@ async fn kill(signal: &str, child: &Child) {
 }
 
 /// Everything in one process.
-struct Up {
+pub(crate) struct Up {
     server: Server,
     api: String,
-    functions: String,
+    pub(crate) functions: String,
     dir: tempfile::TempDir,
 }
 
 impl Up {
-    async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+    pub(crate) async fn start() -> Self {
+        Up::on(tempfile::tempdir().unwrap()).await
+    }
+
+    /// With what an earlier one has left there.
+    pub(crate) async fn on(dir: tempfile::TempDir) -> Self {
         let (data, run) = (path(&dir, "data"), path(&dir, "run"));
         let free = "127.0.0.1:0";
         let mut server = Server::start(&[
@@ -97,16 +101,23 @@ impl Up {
         Up { server, api: urls[1].clone(), functions: urls[0].clone(), dir }
     }
 
-    async fn run(&self, args: &[&str]) -> Run {
+    pub(crate) async fn run(&self, args: &[&str]) -> Run {
         fanfare_in(self.dir.path(), &self.api, args).await
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.dir.path().join(name), text).unwrap();
     }
 
+    /// Ends it at once, with nothing said: `kill -9`.
+    pub(crate) async fn crash(mut self) -> tempfile::TempDir {
+        self.server.signal("-KILL").await;
+        assert_eq!(self.server.code().await, None, "it ended by itself");
+        self.dir
+    }
+
     /// Ends it; nothing must be left.
-    async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         self.server.signal("-TERM").await;
         assert_eq!(self.server.code().await, Some(0), "{}", self.server.stderr().await);
         let doctor = fanfare("", &["doctor", "--run-dir", &path(&self.dir, "run"), "-o", "json"]).await;
@@ -120,7 +131,7 @@ fn path(dir: &tempfile::TempDir, name: &str) -> String {
 }
 
 /// Says loudly why sandboxes cannot be made on this machine, where they cannot.
-async fn sandboxes_work(test: &str) -> bool {
+pub(crate) async fn sandboxes_work(test: &str) -> bool {
     let doctor = fanfare("", &["doctor", "-o", "json"]).await;
     let report: Value = serde_json::from_str(&doctor.stdout).unwrap();
     let lacking = report["checks"].as_array().unwrap().iter().find(|check| {
