@@ -15,6 +15,10 @@ use crate::stream::{Socket, Stream};
 
 /// How long a connection may take where the request's deadline allows more.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// First pause before a broker that hung up is asked again; doubles to the maximum.
+const ASK_AGAIN_MIN: Duration = Duration::from_millis(5);
+/// Longest such pause.
+const ASK_AGAIN_MAX: Duration = Duration::from_millis(100);
 
 /// Where a sandbox listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,20 +118,42 @@ fn connect_blocking(path: &Path, limit: Duration) -> io::Result<Blocking> {
     Ok(Blocking(OwnedFd::from(socket).into()))
 }
 
+/// Asks until it is answered: a broker that hangs up has too much to do, and says nothing of the sandbox.
 async fn ask_broker(path: &Path, sandbox: &str, limit: Duration) -> io::Result<Stream> {
+    let mut pause = ASK_AGAIN_MIN;
+    loop {
+        if let Some(socket) = ask_broker_once(path, sandbox, limit).await? {
+            return adopt(socket);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(ASK_AGAIN_MAX);
+    }
+}
+
+/// `None` where it hung up.
+async fn ask_broker_once(path: &Path, sandbox: &str, limit: Duration) -> io::Result<Option<OwnedFd>> {
     let mut broker = connect_unix(path, limit).await?;
-    broker.write_all(format!("{sandbox}\n").as_bytes()).await?;
+    // It may hang up before it has read this.
+    let hung_up = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+    };
+    let asked = match broker.write_all(format!("{sandbox}\n").as_bytes()).await {
+        Err(error) if hung_up(&error) => return Ok(None),
+        other => other,
+    };
+    asked?;
     loop {
         broker.readable().await?;
         match broker.try_io(Interest::READABLE, || receive(&broker)) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            other => return other.and_then(adopt),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if hung_up(&error) => return Ok(None),
+            other => return other,
         }
     }
 }
 
-/// Reads the broker's answer: one byte, `0` when it carries a socket.
-fn receive(broker: &UnixStream) -> io::Result<OwnedFd> {
+/// Reads the broker's answer: one byte, `0` when it carries a socket; `None` where it hung up.
+fn receive(broker: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0_u8];
@@ -141,8 +167,8 @@ fn receive(broker: &UnixStream) -> io::Result<OwnedFd> {
         }
     }
     match (message.bytes, byte, received) {
-        (0, ..) => Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the broker hung up")),
-        (_, [b'0'], Some(socket)) => Ok(socket),
+        (0, ..) => Ok(None),
+        (_, [b'0'], Some(socket)) => Ok(Some(socket)),
         (_, [b'0'], None) => {
             Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the broker sent no socket"))
         }
@@ -206,5 +232,27 @@ mod tests {
         waits.await.unwrap().unwrap();
         assert!(accepted.await.unwrap().iter().all(Result::is_ok));
         drop(first);
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_hangs_up_is_asked_again() {
+        use tokio::io::AsyncReadExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("b");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let broker = async {
+            for _ in 0..2 {
+                drop(listener.accept().await.unwrap());
+            }
+            let (mut asked, _) = listener.accept().await.unwrap();
+            let mut line = [0; 3];
+            asked.read_exact(&mut line).await.unwrap();
+            asked.write_all(b"1").await.unwrap();
+            line
+        };
+        let endpoint = Endpoint::Broker(path, "s1".into());
+        let (line, refused) = tokio::join!(broker, endpoint.connect(Duration::from_secs(60)));
+        assert_eq!(&line, b"s1\n");
+        assert!(refused.unwrap_err().to_string().contains("refused"), "its word is an answer");
     }
 }

@@ -3,6 +3,7 @@
 //! A data plane connects to the broker's socket and names a sandbox; it gets back a connected TCP socket that the
 //! sandbox's first process made inside. See [`fanfare_sandbox::Started::endpoint`] for the exchange.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +23,12 @@ use crate::fdmsg;
 use crate::sys;
 
 /// Requests worked on at once; further ones are refused.
-const REQUESTS_MAX: usize = 1_024;
+const REQUESTS_MAX: usize = 4_096;
+/// From so many on a sandbox has a share of [`PRESSED_SHARE`]: one that does not accept holds each of its requests for as
+/// long as that may take, and must not hold up the others.
+const PRESSED: usize = REQUESTS_MAX / 2;
+/// Requests of one sandbox while there is pressure; further ones are refused.
+const PRESSED_SHARE: usize = 16;
 /// How long one request may take, from connection to answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request: a sandbox's id and a newline.
@@ -82,8 +88,44 @@ pub(crate) async fn keep<T>(
     }
 }
 
+/// Requests under way, by sandbox.
+#[derive(Debug, Default)]
+struct Room(Mutex<HashMap<SandboxId, usize>>);
+
+/// One request's place in there.
+struct Place<'a> {
+    room: &'a Room,
+    sandbox: SandboxId,
+}
+
+impl Room {
+    /// `None` where the sandbox has its share. `all` are under way, whatever their sandboxes.
+    fn take(&self, sandbox: SandboxId, all: usize) -> Option<Place<'_>> {
+        let mut held = self.0.lock();
+        let of = held.entry(sandbox).or_default();
+        if all > PRESSED && *of >= PRESSED_SHARE {
+            return None;
+        }
+        *of += 1;
+        Some(Place { room: self, sandbox })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut held = self.room.0.lock();
+        if let Some(of) = held.get_mut(&self.sandbox) {
+            *of -= 1;
+            if *of == 0 {
+                held.remove(&self.sandbox);
+            }
+        }
+    }
+}
+
 async fn serve(listener: UnixListener, lookup: Lookup) {
-    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let all = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let room = Arc::<Room>::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -94,22 +136,31 @@ async fn serve(listener: UnixListener, lookup: Lookup) {
                 continue;
             }
         };
-        let Ok(permit) = room.clone().try_acquire_owned() else {
-            // Closed without an answer, which the protocol allows for "refused".
+        let Ok(permit) = all.clone().try_acquire_owned() else {
+            // Closed without an answer: to be asked again.
             continue;
         };
-        let lookup = lookup.clone();
+        let (lookup, room, all) = (lookup.clone(), room.clone(), all.clone());
         tokio::spawn(async move {
-            if tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, &lookup)).await.is_err() {
-                tracing::warn!("a request for a connection into a sandbox timed out");
+            let under_way = move || REQUESTS_MAX - all.available_permits();
+            let answered = answer(stream, &lookup, &room, under_way);
+            if tokio::time::timeout(REQUEST_TIMEOUT, answered).await.is_err() {
+                tracing::debug!("a request for a connection into a sandbox timed out");
             }
             drop(permit);
         });
     }
 }
 
-async fn answer(mut stream: UnixStream, lookup: &Lookup) {
-    let result = request(&mut stream, lookup).await;
+async fn answer(mut stream: UnixStream, lookup: &Lookup, room: &Room, under_way: impl Fn() -> usize) {
+    let result = match asked(&mut stream).await {
+        Ok(sandbox) => {
+            // Closed without an answer: to be asked again.
+            let Some(_place) = room.take(sandbox, under_way()) else { return };
+            request(sandbox, lookup).await
+        }
+        Err(error) => Err(error),
+    };
     if let Err(error) = &result {
         tracing::debug!(%error, "no connection into a sandbox");
     }
@@ -122,7 +173,8 @@ async fn answer(mut stream: UnixStream, lookup: &Lookup) {
     let _ = stream.async_io(Interest::WRITABLE, send).await;
 }
 
-async fn request(stream: &mut UnixStream, lookup: &Lookup) -> io::Result<OwnedFd> {
+/// Which sandbox a peer that may ask is asking for.
+async fn asked(stream: &mut UnixStream) -> io::Result<SandboxId> {
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != rustix::process::geteuid().as_raw() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {peer}")));
@@ -134,7 +186,10 @@ async fn request(stream: &mut UnixStream, lookup: &Lookup) -> io::Result<OwnedFd
         }
     }
     let text = String::from_utf8_lossy(&line);
-    let sandbox: SandboxId = text.trim_end().parse().map_err(io::Error::other)?;
+    text.trim_end().parse().map_err(io::Error::other)
+}
+
+async fn request(sandbox: SandboxId, lookup: &Lookup) -> io::Result<OwnedFd> {
     let gone = || io::Error::new(io::ErrorKind::NotFound, format!("{sandbox} does not listen"));
     let supervisor = lookup(sandbox).ok_or_else(gone)?;
     let (sender, receiver) = oneshot::channel();
@@ -157,4 +212,23 @@ async fn connect(socket: OwnedFd, address: SocketAddr) -> io::Result<OwnedFd> {
         Err(e) => return Err(e.into()),
     }
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_that_accepts_nothing_leaves_room_for_the_others() {
+        let room = Room::default();
+        let (deaf, other) = (SandboxId(1), SandboxId(2));
+        let held: Vec<_> = (0..=PRESSED).map(|all| room.take(deaf, all).unwrap()).collect();
+        assert!(room.take(deaf, PRESSED + 1).is_none(), "it has more than its share");
+        let share: Vec<_> = (1..=PRESSED_SHARE).map(|n| room.take(other, PRESSED + n).unwrap()).collect();
+        assert!(room.take(other, PRESSED + PRESSED_SHARE + 1).is_none());
+        drop(held);
+        drop(room.take(deaf, PRESSED + PRESSED_SHARE).unwrap());
+        drop(share);
+        assert!(room.0.lock().is_empty());
+    }
 }

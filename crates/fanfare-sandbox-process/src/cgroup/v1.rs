@@ -10,6 +10,11 @@ use std::path::{Path, PathBuf};
 
 use super::{CPU_PERIOD_US, CgroupMount, Limits};
 
+/// What sockets hold, of any protocol. Here it is no part of the memory that is limited, and without a limit of its own
+/// only the machine's holds.
+const SOCKETS: &str = "memory.kmem.tcp.limit_in_bytes";
+/// They may have so much in addition: memory's limit divided by this.
+const SOCKETS_PART: u64 = 4;
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpuacct", "cpu"];
 
 /// This instance's directories.
@@ -77,6 +82,7 @@ pub(super) fn raise(dir: &Path, limits: Limits) {
     for file in ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"] {
         let _ = fs::write(dir.join(file), limits.memory_bytes.to_string());
     }
+    let _ = fs::write(dir.join(SOCKETS), (limits.memory_bytes / SOCKETS_PART).to_string());
     let _ = fs::write(dir.join("pids.max"), limits.pids.to_string());
 }
 
@@ -85,14 +91,8 @@ fn set(dir: &Path, controller: &str, limits: Limits) -> io::Result<()> {
         "memory" => {
             fs::write(dir.join("memory.limit_in_bytes"), limits.memory_bytes.to_string())?;
             // Memory and swap together; the file is absent where swap is not accounted.
-            match fs::write(dir.join("memory.memsw.limit_in_bytes"), limits.memory_bytes.to_string()) {
-                Err(e)
-                    if e.kind() != io::ErrorKind::NotFound && e.kind() != io::ErrorKind::PermissionDenied =>
-                {
-                    Err(e)
-                }
-                _ => Ok(()),
-            }
+            write_if_there(&dir.join("memory.memsw.limit_in_bytes"), limits.memory_bytes)?;
+            write_if_there(&dir.join(SOCKETS), limits.memory_bytes / SOCKETS_PART)
         }
         "pids" => fs::write(dir.join("pids.max"), limits.pids.to_string()),
         "cpu" if limits.cpu_milli > 0 => {
@@ -100,6 +100,14 @@ fn set(dir: &Path, controller: &str, limits: Limits) -> io::Result<()> {
             fs::write(dir.join("cpu.cfs_quota_us"), limits.quota_us().to_string())
         }
         _ => Ok(()),
+    }
+}
+
+/// Sets a limit that not every kernel has.
+fn write_if_there(file: &Path, bytes: u64) -> io::Result<()> {
+    match fs::write(file, bytes.to_string()) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),
+        other => other,
     }
 }
 

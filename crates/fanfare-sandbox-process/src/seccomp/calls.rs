@@ -92,8 +92,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_timerfd_settime, libc::SYS_timerfd_gettime,
     // Waiting.
     libc::SYS_ppoll, libc::SYS_pselect6, libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2, libc::SYS_eventfd2, libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents,
-    libc::SYS_io_cancel, libc::SYS_io_destroy,
+    libc::SYS_epoll_pwait2, libc::SYS_eventfd2,
     // Sockets; making them is conditional.
     libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4, libc::SYS_connect, libc::SYS_shutdown,
     libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_sendto,

@@ -6,7 +6,7 @@
 //! `clone3`, whose flags a filter cannot see, in favour of `clone`. A foreign architecture's calls end the process.
 //!
 //! Left out, each for a reason: `io_uring_*` (works around this filter), `unshare`, `setns`, namespaces in `clone`
-//! (a user namespace gives capabilities back), `mount` and kin, `ptrace`, `process_vm_*`, `kcmp`, `pidfd_getfd`
+//! (a user namespace gives capabilities back), `io_setup` (takes of a number of contexts that the whole machine has), `mount` and kin, `ptrace`, `process_vm_*`, `kcmp`, `pidfd_getfd`
 //! (other processes' memory and descriptors), `bpf`, `perf_event_open`, `userfaultfd`, `keyctl` and kin,
 //! `open_by_handle_at`, `fanotify_*`, `kexec_*`, `*_module`, `reboot`, `swap*`, clocks, `modify_ldt`, `vmsplice`
 //! (kernel interfaces with a history), and sockets other than unix, internet and route netlink.
@@ -338,6 +338,7 @@ mod tests {
             (libc::SYS_ptrace, [0; 6], EPERM),
             (libc::SYS_process_vm_readv, [0; 6], EPERM),
             (libc::SYS_io_uring_setup, [0; 6], EPERM),
+            (libc::SYS_io_setup, [0; 6], EPERM),
             (libc::SYS_bpf, [0; 6], EPERM),
             (libc::SYS_keyctl, [0; 6], EPERM),
             (libc::SYS_userfaultfd, [0; 6], EPERM),

@@ -115,7 +115,7 @@ fn is_denied_dangerous_calls() {
 import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)
 calls = {'unshare': (272, 0x10000000), 'setns': (308, 3, 0), 'mount': (165, 0, 0, 0, 0, 0), 'ptrace': (101, 16, 1, 0, 0),
-    'keyctl': (250, 0, 0), 'bpf': (321, 0, 0, 0), 'perf_event_open': (298, 0, 0, -1, -1, 0), 'io_uring_setup': (425, 1, 0),
+    'keyctl': (250, 0, 0), 'bpf': (321, 0, 0, 0), 'perf_event_open': (298, 0, 0, -1, -1, 0), 'io_uring_setup': (425, 1, 0), 'io_setup': (206, 1, 0),
     'userfaultfd': (323, 0), 'kexec_load': (246, 0, 0, 0, 0), 'clone NEWUSER': (56, 0x10000000 | 17, 0, 0, 0, 0),
     'pivot_root': (155, 0, 0), 'chroot': (161, 0), 'socket AF_VSOCK': (41, 40, 1, 0), 'socket AF_PACKET': (41, 17, 3, 0), 'socket SCTP': (41, 2, 1, 132),
     'process_vm_readv': (310, 1, 0, 0, 0, 0, 0), 'swapon': (167, 0, 0), 'reboot': (169, 0, 0, 0, 0)}
@@ -126,7 +126,7 @@ print('clone3', errno.errorcode[(libc.syscall(435, 0, 0), ctypes.get_errno())[1]
 ";
         let out = run(code).await;
         let (last, denied): (Vec<_>, Vec<_>) = out.lines().partition(|l| l.starts_with("clone3"));
-        assert_eq!(denied.len(), 19, "{out}");
+        assert_eq!(denied.len(), 20, "{out}");
         assert!(denied.iter().all(|line| line.ends_with(" EPERM")), "{out}");
         assert_eq!(last, ["clone3 ENOSYS"]);
         let threads =

@@ -11,6 +11,7 @@ cases![
     a_full_tmp_of_the_default_size_is_no_want_of_memory,
     a_fork_bomb_stays_inside,
     an_allocation_bomb_is_out_of_memory,
+    what_sockets_hold_is_limited,
     cpu_is_limited_and_counted,
     output_comes_as_lines,
     causes_of_ends_are_told_apart,
@@ -92,6 +93,35 @@ except OSError as e:
         lab.run(3, &third, endless).await;
         lab.stop(3, StopMode::Kill).await;
         assert_eq!(lab.exit(3).await.cause, ExitCause::Stopped);
+        lab.close().await;
+    });
+}
+
+/// Without a limit of theirs, two thousand sockets take ten times as much, and only the machine's limit ends it.
+fn what_sockets_hold_is_limited() {
+    block_on(async {
+        let lab = Lab::new().await;
+        let mut spec = lab.probe(1);
+        spec.sizing.limit.memory_bytes = 64 << 20;
+        let fills = lab.create(1, &spec).await.unwrap();
+        let code = r"
+import socket
+sockets, held = [], 0
+for n in range(1500):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('127.0.0.1', 0)); s.setblocking(False)
+    sockets.append(s)
+    for _ in range(100):
+        try: s.sendto(b'x' * 1400, s.getsockname())
+        except OSError: break
+for s in sockets:
+    try:
+        while True: held += len(s.recv(2000))
+    except OSError: pass
+print(held >> 20)
+";
+        let held_mib: u64 = lab.run(1, &fills, code).await.parse().unwrap();
+        assert!(held_mib < 32, "{held_mib} MiB");
         lab.close().await;
     });
 }
