@@ -28,9 +28,9 @@ impl TryFrom<FunctionDocument> for FunctionSpec {
     /// # Errors
     /// The first field that is wrong, with what is allowed and what was given.
     fn try_from(document: FunctionDocument) -> Result<Self, FieldError> {
-        let name = FunctionName::new(&document.name).map_err(|e| FieldError {
-            message: format!("name {e}"),
-            ..FieldError::new("name", format!("{:?}", document.name), e.to_string())
+        let name = FunctionName::new(&document.name).map_err(|e| {
+            let error = FieldError::new("name", format!("{:?}", document.name), e.to_string());
+            FieldError { message: format!("name {} {e}", error.value), ..error }
         })?;
         let contract = contract(document.handler)?;
         let runtime = runtime(document.runtime.as_deref(), &contract)?;
@@ -222,10 +222,16 @@ fn timeouts(document: &TimeoutsDocument) -> Result<Timeouts, FieldError> {
     let defaults = Timeouts::default();
     let min = limits::TIMEOUT_MIN;
     let (start_max, request_max) = (limits::START_TIMEOUT_MAX, limits::REQUEST_TIMEOUT_MAX);
-    let idle = match document.idle.as_ref().map(|idle| (idle, idle.duration())) {
-        None | Some((_, Some(Duration::ZERO))) => None,
-        Some((idle, _)) => Some(duration("timeouts.idle", Some(idle), min, min, request_max)?),
-    };
+    let idle =
+        match document.idle.as_ref().map(|idle| (idle, idle.duration())) {
+            None | Some((_, Some(Duration::ZERO))) => None,
+            Some((idle, _)) => {
+                let checked = duration("timeouts.idle", Some(idle), min, min, request_max);
+                Some(checked.map_err(|e| {
+                    FieldError::new("timeouts.idle", idle, format!("0 for none, or {}", e.limit))
+                })?)
+            }
+        };
     Ok(Timeouts {
         start: duration("timeouts.start", document.start.as_ref(), defaults.start, min, start_max)?,
         request: duration("timeouts.request", document.request.as_ref(), defaults.request, min, request_max)?,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_path_to_error::Segment;
 use utoipa::ToSchema;
 
-use crate::{FieldError, Quantity, ScalingDocument, whole};
+use crate::{FieldError, Quantity, ScalingDocument, shape, whole};
 
 /// A function: what is registered, and what is answered. Only `name` and `handler` must be given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -234,7 +234,7 @@ impl<'de> Deserialize<'de> for EnvDocument {
             type Value = EnvDocument;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of names and string values")
+                f.write_str("a table of names and texts")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<EnvDocument, A::Error> {
@@ -308,25 +308,27 @@ fn shape_error(
         return FieldError::new("body", format!("not a JSON object ({inner})"), "one JSON object");
     };
     let what = inner.split(" at line ").next().unwrap_or(&inner).to_owned();
-    let secret = path.starts_with("env") || path.starts_with("headers");
-    let field = if path == "." { "body".to_owned() } else { path.clone() };
-    let value = if secret {
-        "…".to_owned()
-    } else {
-        let step = |at: &'_ serde_json::Value, segment: &Segment| match segment {
-            Segment::Map { key } => at.get(key).cloned(),
-            Segment::Seq { index } => at.get(index).cloned(),
-            Segment::Enum { .. } | Segment::Unknown => Some(at.clone()),
-        };
-        let found = error.path().iter().try_fold(whole, |at, segment| step(&at, segment));
-        found.map_or_else(|| "missing".to_owned(), |value| value.to_string())
+    let step = |at: &'_ serde_json::Value, segment: &Segment| match segment {
+        Segment::Map { key } => at.get(key).cloned(),
+        Segment::Seq { index } => at.get(index).cloned(),
+        Segment::Enum { .. } | Segment::Unknown => Some(at.clone()),
     };
-    if let Some(bounds) = bounds(&path) {
-        return FieldError::new(field, value, bounds);
-    }
+    let found = error.path().iter().try_fold(whole.clone(), |at, segment| step(&at, segment));
     // serde repeats the value in its message; that of an environment variable or a header field may be a secret.
-    let limit = if secret { "an object of names and string values".to_owned() } else { what };
-    FieldError { message: format!("{field}: {limit}"), ..FieldError::new(field, value, limit) }
+    if path.starts_with("env") || path.starts_with("headers") {
+        return shape::variable_error(&path, found.as_ref());
+    }
+    if path.starts_with("handler")
+        && let Some(error) = whole.get("handler").and_then(shape::handler_error)
+    {
+        return error;
+    }
+    let field = if path == "." { "body".to_owned() } else { path.clone() };
+    let value = found.map_or_else(|| "missing".to_owned(), |value| value.to_string());
+    match bounds(&path) {
+        Some(bounds) => FieldError::new(field, value, bounds),
+        None => shape::plainly(field, value, &what),
+    }
 }
 
 impl From<&FunctionSpec> for FunctionDocument {

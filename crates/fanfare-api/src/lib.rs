@@ -20,6 +20,7 @@ mod scaling;
 mod schedules;
 mod schema;
 mod secret;
+mod shape;
 mod stored;
 mod whole;
 

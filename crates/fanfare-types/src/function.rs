@@ -26,15 +26,18 @@ pub enum InvalidName {
     Edge,
 }
 
+/// What a name is.
+const FORM: &str = "1 to 63 characters of a-z 0-9 - _ .";
+
 impl fmt::Display for InvalidName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            InvalidName::Empty => f.write_str("is empty; give 1 to 63 characters of a-z 0-9 - _ ."),
+            InvalidName::Empty => write!(f, "is empty; give {FORM}"),
             InvalidName::TooLong { len } => {
-                write!(f, "has {len} characters; the limit is {}", limits::FUNCTION_NAME_LEN_MAX)
+                write!(f, "has {len} characters; give {FORM}")
             }
-            InvalidName::Character { bad } => write!(f, "holds {bad:?}; allowed are a-z 0-9 - _ ."),
-            InvalidName::Edge => f.write_str("must begin and end with a letter or a digit"),
+            InvalidName::Character { bad } => write!(f, "holds {bad:?}; give {FORM}"),
+            InvalidName::Edge => write!(f, "must begin and end with a letter or a digit; give {FORM}"),
         }
     }
 }

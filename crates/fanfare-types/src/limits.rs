@@ -143,6 +143,16 @@ pub const MEMORY_LIMIT_DEFAULT_BYTES: u64 = 128 << 20;
 pub const MEMORY_LIMIT_MIN_BYTES: u64 = 8 << 20;
 /// Largest memory limit of one sandbox.
 pub const MEMORY_LIMIT_MAX_BYTES: u64 = 1 << 40;
+/// Least memory that a node may offer: that of one sandbox.
+pub const NODE_MEMORY_MIN_BYTES: u64 = MEMORY_LIMIT_MIN_BYTES;
+/// Most memory that a node may offer.
+pub const NODE_MEMORY_MAX_BYTES: u64 = 256 << 40;
+/// Most CPUs that a node may offer.
+pub const NODE_CPU_MAX_MILLI: u64 = 65_536_000;
+/// Least that a node may keep of installed dependencies: less holds none.
+pub const DEPS_BYTES_KEPT_MIN: u64 = 1 << 20;
+/// Most that a node may keep of them.
+pub const DEPS_BYTES_KEPT_MAX: u64 = 256 << 40;
 /// Processes and threads of one sandbox unless its function says otherwise.
 pub const PIDS_LIMIT_DEFAULT: u32 = 128;
 /// Bytes of a sandbox's private `/tmp` unless its function says otherwise.

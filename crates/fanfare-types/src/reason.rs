@@ -43,7 +43,7 @@ reasons! {
     /// Neither a function's host nor a function's path.
     RouteNotFound = "route-not-found", 404, "call /function/NAME/… or set the Host header to the function's name";
     /// Malformed, or over a limit of the protocol.
-    BadRequest = "bad-request", 400, "see the detail";
+    BadRequest = "bad-request", 400, "change what the detail names, and send it again; nothing was run";
     /// Nothing is remembered of a request of that id.
     RequestNotFound = "request-not-found", 404, "records are kept for a while only; ask soon after the request, with the id in its X-Request-Id";
     /// The path exists, but not for this method.
@@ -53,7 +53,7 @@ reasons! {
     /// A web page of another site may not call this.
     Forbidden = "forbidden", 403, "call it from the command line, or from a page of the same host";
     /// A field of a registration is wrong.
-    InvalidField = "invalid-field", 422, "correct the named field";
+    InvalidField = "invalid-field", 422, "give the field a value that is allowed, and send it again; nothing was changed";
     /// A field is right by itself, and another one forbids it.
     FieldsDisagree = "fields-disagree", 422, "change one of the fields that the detail names";
     /// A function of that name exists already.
@@ -111,7 +111,7 @@ reasons! {
     /// No node is connected.
     NoNode = "no-node", 503, "start one with `fanfare node` (`fanfare up` has one), and see `fanfare status`";
     /// No connected node makes sandboxes of the kind that the function needs.
-    RuntimeMissing = "runtime-missing", 503, "start a node that offers it: the runtime fake comes with `fanfare up --fake`, or with --emulate N";
+    RuntimeMissing = "runtime-missing", 503, "start a node that offers it: `process` is on every node without --emulate, `fake` on those with --fake or --emulate N";
     /// No node could hold another sandbox.
     NoCapacity = "no-capacity", 503, "add a node, free room, or reserve less with `fanfare update NAME --memory-request SIZE --cpu-request CPUS`";
     /// The data plane is shutting down.

@@ -409,7 +409,7 @@ fn function_name(text: &str) -> Result<FunctionName, String> {
 fn duration(text: &str) -> Result<std::time::Duration, String> {
     fanfare_api::parse_duration(text)
         .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "give a duration such as 500ms, 30s or 2m".to_owned())
+        .ok_or_else(|| "give a duration above 0, such as 500ms, 30s or 2m".to_owned())
 }
 
 #[cfg(test)]

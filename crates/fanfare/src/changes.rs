@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fanfare_api::{FunctionDocument, HandlerDocument};
+use fanfare_api::{FunctionDocument, HandlerDocument, ScalingDocument};
 use fanfare_types::FunctionSpec;
 use serde_json::Value;
 
@@ -11,6 +11,18 @@ use crate::settings::SettingsArgs;
 
 /// What of a document is no setting: what runs, and where.
 const CODE_FIELDS: [&str; 4] = ["name", "runtime", "handler", "code"];
+/// Which policy it is, and what `fixed` alone has, which is shown with it.
+const POLICY: &str = "scaling.policy";
+const COUNT: &str = "scaling.count";
+/// What every policy has, and the policy itself.
+const SHARED_BY_POLICIES: [&str; 6] = [
+    POLICY,
+    "scaling.min",
+    "scaling.max",
+    "scaling.initial",
+    "scaling.activation",
+    "scaling.scale_down_delay",
+];
 
 /// One setting that differs.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,27 +63,65 @@ impl Change {
     }
 }
 
-/// Settings in which `after` differs from `before`, code apart. A document that is not valid differs in nothing: it is
+/// The handler and the settings in which `after` differs from `before`. A document that is not valid differs in nothing: it is
 /// refused, with its reason, where it is sent.
 pub(crate) fn changes(before: &FunctionDocument, after: &FunctionDocument) -> Vec<Change> {
-    let (Some(before), Some(after), Some(defaults)) = (flat(before), flat(after), flat(&bare(after))) else {
+    let handler = (before.handler != after.handler).then(|| Change {
+        setting: "handler".to_owned(),
+        field: "handler".to_owned(),
+        before: Some(handler_words(&before.handler)),
+        after: Some(handler_words(&after.handler)),
+        default: false,
+    });
+    let (Some(before), Some(after), Some(defaults)) = (flat(before), flat(after), defaults(after)) else {
         return Vec::new();
     };
     let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let differ = |name: &&String| before.get(*name) != after.get(*name);
-    names
-        .into_iter()
-        .filter(differ)
-        .map(|name| {
-            let shown = |fields: &BTreeMap<String, Value>| fields.get(name).map(|value| shown(name, value));
-            let setting = match name.strip_prefix("env.") {
-                Some(variable) => format!("env {variable}"),
-                None => SettingsArgs::word_of(name).unwrap_or(name).to_owned(),
-            };
-            let default = after.get(name) == defaults.get(name);
-            Change { setting, field: name.clone(), before: shown(&before), after: shown(&after), default }
-        })
-        .collect()
+    let another_policy = before.get(POLICY) != after.get(POLICY);
+    // What comes and goes with a policy is no change of its own.
+    let implied = |name: &str| {
+        let owned = name.starts_with("scaling.") && !SHARED_BY_POLICIES.contains(&name);
+        another_policy && owned && (name == COUNT || after.get(name) == defaults.get(name))
+    };
+    let differ = |name: &&String| before.get(*name) != after.get(*name) && !implied(name);
+    let settings = names.into_iter().filter(differ).map(|name| {
+        let shown = |fields: &BTreeMap<String, Value>| {
+            let value = shown(name, fields.get(name)?);
+            Some(match fields.get(COUNT) {
+                Some(count) if name == POLICY => format!("{value} at {count}"),
+                _ => value,
+            })
+        };
+        let setting = match name.strip_prefix("env.") {
+            Some(variable) => format!("env {variable}"),
+            None => SettingsArgs::word_of(name).unwrap_or(name).to_owned(),
+        };
+        let default = after.get(name) == defaults.get(name);
+        Change { setting, field: name.clone(), before: shown(&before), after: shown(&after), default }
+    });
+    handler.into_iter().chain(settings).collect()
+}
+
+/// A handler for people: its kind, and what is run.
+pub(crate) fn handler_words(handler: &HandlerDocument) -> String {
+    match handler {
+        HandlerDocument::Python { file, handler } => format!("python {file}:{handler}"),
+        HandlerDocument::Node { file, handler } => format!("node {file}:{handler}"),
+        HandlerDocument::Http { command, .. } => format!("http {}", command.join(" ")),
+        HandlerDocument::Fake {} => "fake".to_owned(),
+    }
+}
+
+/// Every setting of `document` by its path as it would be if only its policy were given.
+fn defaults(document: &FunctionDocument) -> Option<BTreeMap<String, Value>> {
+    let bare = bare(document);
+    let plain = flat(&bare)?;
+    let ScalingDocument { policy, count, .. } = document.scaling;
+    let scaling = ScalingDocument { policy, count, ..ScalingDocument::default() };
+    let mut defaults = flat(&FunctionDocument { scaling, ..bare })?;
+    defaults.insert(POLICY.to_owned(), plain.get(POLICY)?.clone());
+    defaults.remove(COUNT);
+    Some(defaults)
 }
 
 /// Settings that are not the defaults.
@@ -130,7 +180,7 @@ fn shown(name: &str, value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use fanfare_api::Quantity;
+    use fanfare_api::{PolicyName, Quantity};
 
     use super::*;
 
@@ -161,6 +211,38 @@ mod tests {
         assert_eq!(told, expected);
         assert_eq!(changes(&before, &after)[4].now(), "memory 128 MiB");
         assert_eq!(changes(&before, &after)[1].now(), "env B");
+    }
+
+    #[test]
+    fn another_policy_or_handler_is_one_line() {
+        let fixed = |count| {
+            let scaling =
+                ScalingDocument { policy: Some(PolicyName::Fixed), count: Some(count), ..Default::default() };
+            FunctionDocument { scaling, ..function() }
+        };
+        let hpa = |tolerance| {
+            let scaling = ScalingDocument { policy: Some(PolicyName::Hpa), tolerance, ..Default::default() };
+            FunctionDocument { scaling, ..function() }
+        };
+        let command = vec!["./server".to_owned(), "-v".to_owned()];
+        let handler =
+            HandlerDocument::Http { command, inherits_listener: false, protocol: Default::default() };
+        let http = FunctionDocument { handler, ..function() };
+        let cases: [(_, _, &[&str]); 7] = [
+            (function(), fixed(3), &["policy kpa -> fixed at 3"]),
+            (fixed(3), function(), &["policy fixed at 3 -> kpa (default)"]),
+            (fixed(3), fixed(5), &["scale 3 -> 5"]),
+            (function(), hpa(None), &["policy kpa -> hpa"]),
+            (function(), hpa(Some(0.2)), &["policy kpa -> hpa", "scaling.tolerance none -> 0.2"]),
+            (hpa(None), fixed(1), &["policy hpa -> fixed at 1"]),
+            (function(), http, &["handler python f.py:handler -> http ./server -v"]),
+        ];
+        for (before, after, expected) in cases {
+            let told: Vec<_> = changes(&before, &after).iter().map(Change::to_string).collect();
+            assert_eq!(told, expected);
+        }
+        let told: Vec<_> = chosen(&fixed(10)).iter().map(Change::now).collect();
+        assert_eq!(told, ["policy fixed at 10"]);
     }
 
     #[test]

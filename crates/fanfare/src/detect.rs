@@ -5,12 +5,13 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use fanfare_api::{FunctionDocument, HandlerDocument};
+use fanfare_api::{FieldError, FunctionDocument, HandlerDocument};
 use fanfare_types::{FunctionName, FunctionSpec, limits};
 
 use crate::exit::Failure;
 use crate::package::SETTINGS_FILE;
 use crate::settings_file::SettingsFile;
+use crate::suggest;
 
 /// Files that are taken as the handler of a directory, best first.
 const HANDLER_FILES: [&str; 14] = [
@@ -138,20 +139,36 @@ fn directory(path: &Path, wanted: &Wanted<'_>) -> Result<FunctionDocument, Failu
     };
     let document = FunctionDocument::from_json(&json).map_err(|e| told(e.into()))?;
     // What is wrong in the file is told of the file, before anything is packed or sent.
+    check(&document).map_err(|e| told(e.into()))?;
+    Ok(document)
+}
+
+/// Checks all that can be wrong in a document whose code is not packed yet.
+///
+/// # Errors
+/// The first field that is wrong.
+pub(crate) fn check(document: &FunctionDocument) -> Result<(), FieldError> {
     let code = Some("0".repeat(2 * SHA_256_BYTES));
     let code = code.filter(|_| document.handler != HandlerDocument::Fake {});
-    FunctionSpec::try_from(FunctionDocument { code, ..document.clone() }).map_err(|e| told(e.into()))?;
-    Ok(document)
+    FunctionSpec::try_from(FunctionDocument { code, ..document.clone() }).map(drop)
 }
 
 fn directory_handler(path: &Path, wanted: &Wanted<'_>) -> Result<HandlerDocument, Failure> {
     let (named, handler) = split_handler(wanted.handler);
     if let Some(file) = named {
         if !path.join(file).is_file() {
-            return Err(Failure::usage(format!("{} is not in {}", file, path.display())));
+            let failure = Failure::usage(format!("{} is not in {}", file, path.display()));
+            let sources = sources(path)?;
+            return Err(match suggest::closest(file, sources.iter().map(String::as_str)) {
+                Some(meant) => failure.next(format!("did you mean --handler {meant}?")),
+                None if sources.is_empty() => failure
+                    .next("--handler names a .py, .js, .mjs or .cjs file in the directory; it has none"),
+                None => failure.next(format!("--handler names a file in it, such as {}", sources.join(", "))),
+            });
         }
         return by_extension(file, handler).ok_or_else(|| {
-            Failure::usage(format!("{file} is no handler that is known: give a .py, .js, .mjs or .cjs file"))
+            Failure::usage(format!("{file} is no handler that is known"))
+                .next("give a .py, .js, .mjs or .cjs file; a program is given in fanfare.toml: `handler = { kind = \"http\", command = [\"./server\"] }`")
         });
     }
     let known: Vec<&str> = HANDLER_FILES.into_iter().filter(|file| path.join(file).is_file()).collect();
@@ -163,8 +180,8 @@ fn directory_handler(path: &Path, wanted: &Wanted<'_>) -> Result<HandlerDocument
         .ok_or_else(|| Failure::usage(format!("{found} is no handler that is known")))
 }
 
-/// The one source file of a directory without a file of a usual name.
-fn only_source(path: &Path) -> Result<String, Failure> {
+/// Source files in a directory.
+fn sources(path: &Path) -> Result<Vec<String>, Failure> {
     let unreadable = |e| Failure::usage(format!("cannot read {}: {e}", path.display()));
     let mut sources = Vec::new();
     for entry in fs::read_dir(path).map_err(unreadable)? {
@@ -174,6 +191,12 @@ fn only_source(path: &Path) -> Result<String, Failure> {
         }
     }
     sources.sort();
+    Ok(sources)
+}
+
+/// The one source file of a directory without a file of a usual name.
+fn only_source(path: &Path) -> Result<String, Failure> {
+    let sources = sources(path)?;
     match sources.as_slice() {
         [one] => Ok(one.clone()),
         [] => Err(Failure::usage(format!("{} holds no handler", path.display())).next(
@@ -324,14 +347,40 @@ mod tests {
             ("code = \"aa\"", "code"),
             ("name = ", "line 1"),
             ("\n[scaling]\nmax = 0", "fanfare.toml:3: scaling.max is 0; allowed: 1 to"),
-            ("[scaling]\npolicy = \"magic\"", "scaling.policy"),
+            (
+                "[scaling]\npolicy = \"kap\"",
+                "fanfare.toml:2: scaling.policy is \"kap\"; allowed: kpa, hpa, fixed",
+            ),
+            ("name = \"Foo Bar\"", "fanfare.toml:1: name \"Foo Bar\" holds 'F'; give 1 to 63 characters of"),
+            ("[env]\nA = 1", "fanfare.toml:2: env.A is a number; allowed: text, in quotes"),
+            ("[handler]\nkind = \"pyhton\"", "fanfare.toml:2: handler.kind is \"pyhton\"; allowed: python,"),
+            (
+                "[handler]\nkind = \"http\"",
+                "fanfare.toml:1: handler.command is missing; give a list of texts",
+            ),
+            (
+                "[handler]\nkind = \"python\"\nfile = \"a.py\"\ncommand = [\"x\"]",
+                "fanfare.toml:4: handler.command is given; allowed: only with kind http",
+            ),
+            (
+                "[timeouts]\nidle = \"-1s\"",
+                "fanfare.toml:2: timeouts.idle is \"-1s\"; allowed: 0 for none, or 1 ms",
+            ),
         ];
+        let meant = ["kap", "pyhton"];
         for (toml, named) in cases {
             let (_a, path) = dir("x", &[("fanfare.toml", toml), ("handler.py", "")]);
             let failure = detect(&path, &Wanted::default()).unwrap_err();
             assert!(
                 failure.what.contains("fanfare.toml") && failure.what.contains(named),
                 "{toml}: {failure}"
+            );
+            let hint = failure.next.unwrap_or_default();
+            let expected = meant.iter().any(|wrong| toml.contains(wrong));
+            assert_eq!(
+                hint.starts_with("did you mean"),
+                expected || toml.contains("concurency"),
+                "{toml}: {hint}"
             );
         }
     }

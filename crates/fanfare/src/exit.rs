@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use fanfare_api::{FieldError, Problem};
 use fanfare_types::Reason;
 
+use crate::suggest;
+
 /// What the exit code says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -80,6 +82,8 @@ pub(crate) struct Failure {
     pub(crate) still: Option<String>,
     /// What to do next.
     pub(crate) next: Option<String>,
+    /// How to have what was there before, instead.
+    pub(crate) undo: Option<String>,
     /// Everything has been said already.
     pub(crate) silent: bool,
 }
@@ -99,7 +103,7 @@ pub(crate) struct Stated {
 
 impl Failure {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Failure { exit, what: what.into(), stated: None, still: None, next: None, silent: false }
+        Failure { exit, what: what.into(), stated: None, still: None, next: None, undo: None, silent: false }
     }
 
     pub(crate) fn usage(what: impl Into<String>) -> Self {
@@ -165,6 +169,7 @@ impl From<Problem> for Failure {
             })),
             still: None,
             next: hint,
+            undo: None,
             silent: false,
         }
     }
@@ -173,9 +178,16 @@ impl From<Problem> for Failure {
 impl From<FieldError> for Failure {
     fn from(error: FieldError) -> Self {
         let reason = error.reason().code().to_owned();
+        let next = meant(&error).map(|meant| format!("did you mean {meant}?"));
         let stated = Stated { reason, field: Some(error.field), ..Stated::default() };
-        Failure { stated: Some(Box::new(stated)), ..Failure::usage(error.message) }
+        Failure { stated: Some(Box::new(stated)), next, ..Failure::usage(error.message) }
     }
+}
+
+/// The word that was probably meant, where some are allowed and another one was given.
+fn meant(error: &FieldError) -> Option<String> {
+    let given = error.value.strip_prefix('"')?.strip_suffix('"')?;
+    suggest::closest(given, error.limit.split(", ")).map(ToOwned::to_owned)
 }
 
 impl From<io::Error> for Failure {

@@ -1,6 +1,7 @@
 //! `fanfare`: every role of the platform, and every client of it, in one binary.
 
 mod activation;
+mod advice;
 mod args;
 mod changes;
 mod client;

@@ -127,11 +127,11 @@ impl Packer {
     fn link(&mut self, root: &Path, from: &Path, to: &Path) -> Result<(), Failure> {
         let target = fs::read_link(from).map_err(|e| unreadable(from, &e))?;
         if target.is_absolute() || !stays_inside(to, &target) || !resolves_inside(root, from) {
-            return Err(Failure::usage(format!(
-                "{} is a link to {}, which is outside the code",
-                from.display(),
-                target.display()
-            )));
+            let (link, target) = (from.display(), target.display());
+            let what = format!("{link} is a link to {target}, which is outside the code");
+            return Err(Failure::usage(what).next(
+                "put what it leads to in its place, or a link that is relative and stays within the code",
+            ));
         }
         self.files += 1;
         let mut header = header(tar::EntryType::Symlink, 0o777, 0);

@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::exit::Failure;
+
 /// Processes that are looked through.
 const PROCESSES_MAX: usize = 100_000;
 
@@ -39,6 +41,22 @@ pub(crate) fn owner(address: SocketAddr) -> Option<Owner> {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Owner { pid, name: name.trim_end().to_owned() }
     })
+}
+
+/// Refuses listeners of one process that would keep each other out. Port 0 is any that is free.
+///
+/// # Errors
+/// Which two.
+pub(crate) fn apart(listeners: &[(&str, SocketAddr)]) -> Result<(), Failure> {
+    for (at, (flag, address)) in listeners.iter().enumerate() {
+        let other =
+            listeners[at + 1..].iter().find(|(_, other)| address.port() != 0 && clash(*address, *other));
+        if let Some((other_flag, other)) = other {
+            let what = format!("{flag} {address} and {other_flag} {other} are one port");
+            return Err(Failure::usage(what).next(format!("give {other_flag} another port")));
+        }
+    }
+    Ok(())
 }
 
 fn holds(pid: u32, sockets: &[String]) -> bool {
@@ -118,6 +136,18 @@ mod tests {
         for bad in ["", "  sl  local_address rem_address   st", connected.as_str()] {
             assert_eq!(listener(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn listeners_of_one_process_have_ports_of_their_own() {
+        let at = |address: &str| address.parse::<SocketAddr>().unwrap();
+        let (a, b) = (at("127.0.0.1:8080"), at("127.0.0.1:9091"));
+        assert!(apart(&[("--listen", a), ("--api-listen", b)]).is_ok());
+        let any = at("127.0.0.1:0");
+        assert!(apart(&[("--listen", any), ("--api-listen", any)]).is_ok());
+        let failure = apart(&[("--listen", a), ("--api-listen", b), ("--grpc-listen", at("0.0.0.0:8080"))]);
+        let told = failure.unwrap_err().what;
+        assert_eq!(told, "--listen 127.0.0.1:8080 and --grpc-listen 0.0.0.0:8080 are one port");
     }
 
     #[test]

@@ -142,8 +142,9 @@ impl Printer {
         if let Some(before) = &failure.still {
             self.err(format_args!("{} {before}", self.paint("note:", "1;36")));
         }
-        if let Some(next) = &failure.next {
-            self.err(format_args!("{} {next}", self.paint("hint:", "1;36")));
+        let hints: Vec<_> = failure.next.iter().chain(&failure.undo).map(String::as_str).collect();
+        if !hints.is_empty() {
+            self.err(format_args!("{} {}", self.paint("hint:", "1;36"), hints.join("; ")));
         }
     }
 

@@ -191,12 +191,18 @@ pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// What this machine has: its CPUs, and three quarters of its memory.
+/// What this machine offers unless told otherwise: its CPUs, and three quarters of its memory.
 pub(crate) fn machine() -> Resources {
+    let whole = whole_machine();
+    Resources::new(whole.cpu_milli, whole.memory_bytes / 4 * 3)
+}
+
+/// What this machine has.
+pub(crate) fn whole_machine() -> Resources {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let info = rustix::system::sysinfo();
     let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    Resources::new(cpus * 1_000, memory / 4 * 3)
+    Resources::new(cpus * 1_000, memory)
 }
 
 /// The failure of a control plane; of a taken port, who holds it.

@@ -37,10 +37,10 @@ pub(crate) struct SettingsArgs {
     /// Size of a sandbox's private /tmp, e.g. 64MiB.
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub(crate) tmp: Option<String>,
-    /// Requests that one sandbox serves at once.
+    /// Requests that one sandbox serves at once; Python runs one per handler process.
     #[arg(long, value_name = "N", value_parser = whole::<1, { limits::CONCURRENCY_MAX }>)]
     pub(crate) concurrency: Option<u32>,
-    /// Handler processes in one sandbox.
+    /// Handler processes in one sandbox, which share its requests; Python runs one at a time in each.
     #[arg(long, value_name = "N", value_parser = whole::<1, { limits::CONCURRENCY_MAX }>, hide_short_help = true)]
     pub(crate) handler_processes: Option<u32>,
     /// Time from accepted to answered, e.g. 30s.
@@ -103,7 +103,11 @@ fn target(text: &str) -> Result<f64, String> {
 
 /// A word of the API's vocabulary.
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    let error = |e: serde::de::value::Error| e.to_string();
+    // It says "unknown variant `fair`, expected one of `knative`, …".
+    let error = |e: serde::de::value::Error| match e.to_string().split_once("expected ") {
+        Some((_, allowed)) => format!("give {}", allowed.replace('`', "")),
+        None => e.to_string(),
+    };
     T::deserialize(serde::de::value::StrDeserializer::new(text)).map_err(error)
 }
 
@@ -143,13 +147,27 @@ impl SettingsArgs {
     /// The same failure in the words of the command line, where the wrong field came from a flag.
     pub(crate) fn name_flags(&self, failure: Failure) -> Failure {
         let field = failure.stated.as_ref().and_then(|stated| stated.field.as_deref());
+        if let Some(variable) = field.and_then(|field| field.strip_prefix("env.")) {
+            let given = |flag: &String| flag.split('=').next() == Some(variable);
+            return match self.env.iter().any(given) {
+                true => {
+                    let hint = format!("leave out --env {variable}, or give it another name");
+                    failure.next(hint)
+                }
+                false => failure,
+            };
+        }
         let Some((field, flag)) =
             field.and_then(|field| self.flags().into_iter().find(|(of, _)| *of == field))
         else {
             return failure;
         };
         let what = failure.what.replacen(field, flag, 1);
-        Failure { what, ..failure }.next(format!("give {flag} a value that is allowed"))
+        let next = match &failure.next {
+            Some(meant) if meant.starts_with("did you mean") => meant.clone(),
+            _ => format!("give {flag} a value that is allowed"),
+        };
+        Failure { what, ..failure }.next(next)
     }
 
     /// The flag of a field, without its dashes.
@@ -165,7 +183,7 @@ impl SettingsArgs {
     }
 
     /// Every flag of a single field: whether it is given, the field, the flag.
-    fn all_flags(&self) -> [(bool, &'static str, &'static str); 20] {
+    fn all_flags(&self) -> [(bool, &'static str, &'static str); 21] {
         [
             (self.memory.is_some(), "limits.memory_limit", "--memory"),
             (self.memory_request.is_some(), "limits.memory_request", "--memory-request"),
@@ -184,6 +202,7 @@ impl SettingsArgs {
             (self.max.is_some(), "scaling.max", "--max"),
             (self.scale.is_some(), "scaling.count", "--scale"),
             (self.initial.is_some(), "scaling.initial", "--initial"),
+            (self.policy.is_some(), "scaling.policy", "--policy"),
             (self.metric.is_some(), "scaling.metric", "--metric"),
             (self.target.is_some(), "scaling.target", "--target"),
             (self.scale_down_delay.is_some(), "scaling.scale_down_delay", "--scale-down-delay"),
@@ -299,6 +318,7 @@ mod tests {
     #[test]
     fn words_are_the_apis() {
         assert_eq!(word::<BalanceName>("ch_rlu"), Ok(BalanceName::ChRlu));
-        assert!(word::<BalanceName>("fair").unwrap_err().contains("hermod"));
+        let told = word::<BalanceName>("fair").unwrap_err();
+        assert_eq!(told, "give one of knative, least_loaded, round_robin, random, ch_rlu, hermod");
     }
 }

@@ -83,7 +83,9 @@ impl<'a> SettingsFile<'a> {
         let field = failure.stated.as_ref().and_then(|stated| stated.field.as_deref());
         let line =
             field.and_then(|field| self.line_of(field)).map(|line| format!(":{line}")).unwrap_or_default();
-        Failure { what: format!("{}{line}: {}", self.path.display(), failure.what), ..failure }
+        let next =
+            failure.next.clone().unwrap_or_else(|| "`fanfare schema` describes every setting".to_owned());
+        Failure { what: format!("{}{line}: {}", self.path.display(), failure.what), ..failure }.next(next)
     }
 
     /// The line of a field by its path, or of the nearest table around it.

@@ -342,7 +342,7 @@ mod tests {
             (r#""cron":"* * * * *","headers":{"x_fanfare_schedule":"1"}"#, "headers", "platform"),
             (r#""cron":"* * * * *","headers":{"Content-Length":"1"}"#, "headers", "platform"),
             (r#""cron":"* * * * *","headers":{"a":"b\r\nc: d"}"#, "headers.a", "visible"),
-            (r#""cron":"* * * * *","headers":{"a":7}"#, "headers.a", "string"),
+            (r#""cron":"* * * * *","headers":{"a":7}"#, "headers.a", "text"),
             (r#""cron":"* * * * *","max_attempts":0"#, "max_attempts", "1 to 100"),
             (
                 r#""cron":"* * * * *","max_attempts":2,"delivery":"at-most-once""#,

@@ -38,6 +38,9 @@ const MAX_AGE: HeaderName = HeaderName::from_static("x-fanfare-max-age");
 /// Passed on to the function as well: it may be its own, too.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// Characters of a URL that an error repeats.
+const URL_CHARS_SHOWN: usize = 120;
+
 /// A request that is for a function, later.
 pub(crate) struct Arrived<'a> {
     pub(crate) client: &'a Client,
@@ -251,8 +254,11 @@ fn settings(headers: &HeaderMap, door: &Door) -> Result<Settings, Problem> {
     };
     let attempts_max = match (delivery, attempts) {
         (Delivery::AtMostOnce, None | Some(1)) => 1,
-        (Delivery::AtMostOnce, Some(_)) => {
-            return Err(bad(format!("{MAX_ATTEMPTS} is more than 1, and {DELIVERY} is {delivery}")));
+        (Delivery::AtMostOnce, Some(attempts)) => {
+            let detail = format!(
+                "{MAX_ATTEMPTS} is {attempts}; give 1 where {DELIVERY} is {delivery}, or leave it out"
+            );
+            return Err(bad(detail));
         }
         (Delivery::AtLeastOnce, attempts) => attempts.unwrap_or(limits::ATTEMPTS_DEFAULT),
     };
@@ -268,9 +274,18 @@ fn settings(headers: &HeaderMap, door: &Door) -> Result<Settings, Problem> {
     };
     let callback = single(headers, &CALLBACK)?;
     if let Some(url) = callback {
-        check_url(url, door.options.callbacks).map_err(bad)?;
+        check_url(url, door.options.callbacks)
+            .map_err(|why| bad(format!("{CALLBACK} is {:?}: {why}", shown(url))))?;
     }
     Ok(Settings { delivery, attempts_max, age_max, callback: callback.map(Arc::from) })
+}
+
+/// A URL as an error repeats it: without what may be a secret, and not at any length.
+fn shown(url: &str) -> String {
+    let open = url.split(['?', '#']).next().unwrap_or_default();
+    let end = if open.contains('@') { 0 } else { open.len() };
+    let end = open.char_indices().nth(URL_CHARS_SHOWN).map_or(end, |(at, _)| at.min(end));
+    if end == url.len() { url.to_owned() } else { format!("{}…", &open[..end]) }
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<Arc<str>>, Problem> {
@@ -281,4 +296,25 @@ fn key(headers: &HeaderMap) -> Result<Option<Arc<str>>, Problem> {
         return Err(Problem::new(Reason::BadRequest, detail));
     }
     Ok(Some(key.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_repeated_without_secrets() {
+        let long = format!("http://h/{}", "x".repeat(300));
+        let cut = format!("{}…", &long[..URL_CHARS_SHOWN]);
+        let cases = [
+            ("ftp://x", "ftp://x"),
+            ("ftp://x/a?token=canary", "ftp://x/a…"),
+            ("ftp://x/#canary", "ftp://x/…"),
+            ("http://user:canary@x/", "…"),
+            (&long, &cut),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(shown(url), expected);
+        }
+    }
 }

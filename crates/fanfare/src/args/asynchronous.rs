@@ -209,7 +209,7 @@ pub(crate) fn log_directory(data_dir: &Path, name: &str) -> PathBuf {
 fn payload_bytes(text: &str) -> Result<u64, String> {
     let bytes =
         fanfare_api::parse_bytes(text).filter(|bytes| (1..=limits::PAYLOAD_BYTES_MAX).contains(bytes));
-    bytes.ok_or_else(|| format!("give a size of at most {} MiB", limits::PAYLOAD_BYTES_MAX >> 20))
+    bytes.ok_or_else(|| format!("give a size such as 16MiB, 1 B to {} MiB", limits::PAYLOAD_BYTES_MAX >> 20))
 }
 
 #[cfg(test)]

@@ -39,10 +39,12 @@ pub(crate) struct TrafficArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Name revisions of a function, so that they can be called whatever the traffic: /function/NAME@TAG/, host TAG--NAME.
+/// Name revisions of a function, so that they can be called whatever the traffic: /function/NAME@TAG/, host TAG--NAME;
+/// without any, show the tags.
 #[derive(ClapArgs, Debug)]
 #[command(before_help = "\
 Examples:
+  fanfare tag hello
   fanfare tag hello canary=4
   fanfare tag hello stable=3 next=latest
   fanfare tag hello canary=             take the tag away")]
@@ -51,7 +53,7 @@ pub(crate) struct TagArgs {
     #[arg(value_parser = function_name, add = function_names())]
     pub(crate) name: FunctionName,
     /// A tag and its revision, or nothing to take it away.
-    #[arg(value_name = "TAG=REVISION", value_parser = tag, required = true)]
+    #[arg(value_name = "TAG=REVISION", value_parser = tag)]
     pub(crate) tags: Vec<(String, Option<Target>)>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

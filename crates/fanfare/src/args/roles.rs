@@ -12,6 +12,7 @@ use fanfare_types::{Resources, limits};
 
 use crate::args::{AsyncKeepArgs, DirigentArgs, OutputArgs, TlsArgs, whole};
 use crate::exit::Failure;
+use crate::printer::{Printer, human_bytes};
 use crate::roles::Sandboxes;
 use crate::{dirs, roles};
 
@@ -338,10 +339,10 @@ pub(crate) struct CapacityArgs {
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     pub(crate) cpus: Option<u64>,
     /// Memory for sandboxes, e.g. 8GiB [default: three quarters].
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<u64>,
     /// How much of installed dependencies is kept; beyond it, what nobody uses goes.
-    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "10GiB")]
+    #[arg(long, value_name = "SIZE", value_parser = deps_bytes, default_value = "10GiB")]
     pub(crate) deps_max: u64,
 }
 
@@ -350,6 +351,14 @@ impl CapacityArgs {
     pub(crate) fn resources(&self) -> Resources {
         let machine = roles::machine();
         Resources::new(self.cpus.unwrap_or(machine.cpu_milli), self.memory.unwrap_or(machine.memory_bytes))
+    }
+
+    /// Warns where more is offered for real sandboxes than this machine has: allowed, as few use what they reserve.
+    pub(crate) fn warn_of_more_than_there_is(&self, sandboxes: Sandboxes, printer: Printer) {
+        if let Sandboxes::Real { .. } = sandboxes {
+            let there = roles::whole_machine();
+            beyond(self.resources(), there).iter().for_each(|more| printer.warning(more));
+        }
     }
 }
 
@@ -360,14 +369,40 @@ pub(crate) const API_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::
 /// Where nodes and data planes connect, unless told otherwise.
 pub(crate) const LINK_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
-fn cpus(text: &str) -> Result<u64, String> {
-    let cpus = fanfare_api::parse_cpus(text).filter(|milli| *milli > 0);
-    cpus.ok_or_else(|| "give CPUs such as 2, 0.5 or 500m".to_owned())
+/// What is offered beyond what is there.
+fn beyond(offered: Resources, there: Resources) -> Vec<String> {
+    let mut beyond = Vec::new();
+    if offered.cpu_milli > there.cpu_milli {
+        let (offered, there) = (offered.cpu_milli as f64 / 1e3, there.cpu_milli as f64 / 1e3);
+        beyond.push(format!("--cpus {offered}: this machine has {there}; sandboxes will share them"));
+    }
+    if offered.memory_bytes > there.memory_bytes {
+        let (offered, there) = (human_bytes(offered.memory_bytes), human_bytes(there.memory_bytes));
+        beyond.push(format!(
+            "--memory {offered}: this machine has {there}; sandboxes that use what they reserve may be killed"
+        ));
+    }
+    beyond
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
-    let bytes = fanfare_api::parse_bytes(text).filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| "give a size such as 512MiB or 8GiB".to_owned())
+fn cpus(text: &str) -> Result<u64, String> {
+    let cpus = fanfare_api::parse_cpus(text).filter(|milli| (1..=limits::NODE_CPU_MAX_MILLI).contains(milli));
+    let most = limits::NODE_CPU_MAX_MILLI / 1_000;
+    cpus.ok_or_else(|| format!("give CPUs such as 2, 0.5 or 500m, 0.001 to {most}"))
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    size(text, limits::NODE_MEMORY_MIN_BYTES, limits::NODE_MEMORY_MAX_BYTES)
+}
+
+fn deps_bytes(text: &str) -> Result<u64, String> {
+    size(text, limits::DEPS_BYTES_KEPT_MIN, limits::DEPS_BYTES_KEPT_MAX)
+}
+
+fn size(text: &str, min: u64, max: u64) -> Result<u64, String> {
+    let bytes = fanfare_api::parse_bytes(text).filter(|bytes| (min..=max).contains(bytes));
+    let (min, max) = (human_bytes(min), human_bytes(max));
+    bytes.ok_or_else(|| format!("give a size such as 512MiB or 8GiB, {min} to {max}"))
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
@@ -387,4 +422,18 @@ fn seed(text: &str) -> Result<u64, String> {
 fn placement() -> impl TypedValueParser<Value = Placement> {
     let names = PossibleValuesParser::new(Placement::ALL.map(Placement::name));
     names.try_map(|name| name.parse::<Placement>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_there_is_is_said() {
+        let there = Resources::new(2_000, 4 << 30);
+        assert!(beyond(there, there).is_empty());
+        let told = beyond(Resources::new(2_001, 100 << 40), there);
+        assert!(told[0].contains("--cpus 2.001: this machine has 2"), "{told:?}");
+        assert!(told[1].contains("--memory 100 TiB: this machine has 4 GiB"), "{told:?}");
+    }
 }

@@ -7,10 +7,11 @@ use crate::exit::{Exit, Failure};
 use crate::printer::Printer;
 use crate::roles::{control_plane_failure, open_store};
 use crate::signals::Signals;
-use crate::{dirigent, logging};
+use crate::{dirigent, logging, ports};
 
 pub(crate) async fn run(args: &ControlPlaneArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("info");
+    ports::apart(&[("--api-listen", args.api_listen), ("--grpc-listen", args.grpc_listen)])?;
     let mut signals = Signals::listen()?;
     let data_dir = args.data_dir.data_dir()?;
     let store = open_store(&data_dir).await?;

@@ -6,11 +6,12 @@ use fanfare_api::{DeployOutcome, DeployResult, FunctionDocument, FunctionState, 
 use fanfare_types::FunctionName;
 use serde::Serialize;
 
+use crate::advice;
 use crate::args::{DeployArgs, SourceArgs, WaitArgs};
 use crate::changes::{self, Change};
 use crate::command_line;
 use crate::commands::{Context, data_plane_url, function_url};
-use crate::detect::{Wanted, detect};
+use crate::detect::{Wanted, check, detect};
 use crate::exit::{Exit, Failure};
 use crate::package::{SETTINGS_FILE, pack};
 use crate::printer::{Output, counted, human_bytes};
@@ -27,17 +28,12 @@ pub(crate) struct Deployed {
 
 pub(crate) async fn run(context: &Context, args: &DeployArgs) -> Result<Exit, Failure> {
     let keep = keeps_settings(args.path.as_deref(), args.reset);
-    let deployed = match &args.path {
-        Some(path) => {
-            let document = source_document(path, &args.source, &args.settings)?;
-            let document = upload(context, path, document).await?;
-            replace(context, document, keep.then_some(&args.settings), args.wait).await
-        }
-        None => {
-            let document = fake_document(&args.source, &args.settings)?;
-            replace(context, document, keep.then_some(&args.settings), args.wait).await
-        }
+    let described = match &args.path {
+        Some(path) => source_document(path, &args.source, &args.settings)?,
+        None => fake_document(&args.source, &args.settings)?,
     };
+    let keep = keep.then_some(&args.settings);
+    let deployed = replace(context, args.path.as_deref(), described, keep, args.wait).await;
     let deployed = deployed.map_err(|failure| args.settings.name_flags(failure))?;
     print(context, &deployed, args.output.output)?;
     Ok(Exit::Ok)
@@ -49,9 +45,11 @@ pub(crate) fn keeps_settings(path: Option<&Path>, reset: bool) -> bool {
     !reset && !path.is_some_and(|path| path.join(SETTINGS_FILE).is_file())
 }
 
-/// Registers the function in the place of the one that has its name; says what thereby changes, and what is kept.
+/// Registers the function, with the code at `path`, in the place of the one that has its name; says what thereby
+/// changes, and what is kept.
 async fn replace(
     context: &Context,
+    path: Option<&Path>,
     described: FunctionDocument,
     keep: Option<&SettingsArgs>,
     wait: WaitArgs,
@@ -61,6 +59,12 @@ async fn replace(
     let document = match (&before, keep) {
         (Some(before), Some(settings)) => keeping(before, &described, settings)?,
         _ => described.clone(),
+    };
+    // What the control plane would refuse is refused before anything is packed or sent.
+    check(&document)?;
+    let document = match path {
+        Some(path) => upload(context, path, document).await?,
+        None => document,
     };
     let kept: Vec<_> = changes::changes(&described, &document).iter().map(Change::now).collect();
     if !kept.is_empty() {
@@ -95,20 +99,19 @@ fn fake_document(source: &SourceArgs, settings: &SettingsArgs) -> Result<Functio
 fn mend(failure: Failure, document: &FunctionDocument) -> Failure {
     let name = &document.name;
     if let Some(command) = server_command(&failure, &document.handler) {
+        let failure = Failure { undo: None, ..failure };
         return failure.next(format!(
             "it reads $PORT, which programs that serve HTTP are given, and it was taken for a handler: put it in a \
              directory with a fanfare.toml that says `handler = {{ kind = \"http\", command = {command} }}`"
         ));
     }
-    let begin = match failure.exit {
-        Exit::Function => format!("mend it, then `{}` again", command_line::again()),
-        _ => return failure,
-    };
-    let back = match &failure.still {
-        Some(_) => format!("; `fanfare rollback {name}` goes back"),
-        None => format!("; it stays registered: `fanfare delete {name}` removes it"),
-    };
-    failure.next(format!("{begin}{back}; `fanfare logs {name}` has all that it wrote"))
+    if failure.exit != Exit::Function {
+        return failure;
+    }
+    failure.next(format!(
+        "mend it, then `{}` again; `fanfare logs {name}` has all that it wrote",
+        command_line::again()
+    ))
 }
 
 /// The command of a program that was taken for a handler: importing it asked for the port to serve on.
@@ -175,6 +178,10 @@ pub(crate) async fn register(
 ) -> Result<Deployed, Failure> {
     let name = FunctionName::new(&document.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
     let result = context.client.put_function(document).await?;
+    let told = before.and_then(advice::one_at_a_time);
+    if let Some(advice) = advice::one_at_a_time(document).filter(|advice| Some(advice) != told.as_ref()) {
+        context.printer.note(format_args!("note: {advice}"));
+    }
     if let (DeployOutcome::Updated, Some(before)) = (result.outcome, before) {
         for change in changes::changes(before, document) {
             context.printer.stage(format_args!("Changed {change}"));
@@ -241,6 +248,11 @@ async fn not_ready(context: &Context, name: &FunctionName, revision: u32, failur
     let status = context.client.function(name).await.ok();
     let serving =
         status.as_ref().map(|status| status.serving_revision).filter(|serving| *serving != revision);
+    // A rollback goes to the newest other revision that is not known to be broken, and is refused where there is none.
+    let works = serving.is_some()
+        || status.as_ref().is_some_and(|status| {
+            status.revisions.iter().any(|other| other.revision != revision && other.failure.is_none())
+        });
     let old = status.map_or(0, |status| status.sandboxes.old);
     let still = match (serving, old) {
         (Some(serving), _) => Some(format!("revision {serving} goes on serving")),
@@ -251,15 +263,12 @@ async fn not_ready(context: &Context, name: &FunctionName, revision: u32, failur
             counted(old.into(), "sandbox")
         )),
     };
-    let failure = failure.about(name.as_str());
-    let next = match (first, &failure.next) {
-        (false, Some(next)) => Some(format!("{next}; `fanfare rollback {name}` goes back")),
-        (true, Some(next)) => {
-            Some(format!("{next}; it stays registered: `fanfare delete {name}` removes it"))
-        }
-        _ => failure.next.clone(),
+    let undo = match (first, works) {
+        (true, _) => Some(format!("it stays registered: `fanfare delete {name}` removes it")),
+        (false, true) => Some(format!("`fanfare rollback {name}` goes back")),
+        (false, false) => None,
     };
-    Failure { what, still, next, ..failure }
+    Failure { what, still, undo, ..failure.about(name.as_str()) }
 }
 
 /// The last line of standard output.

@@ -1,8 +1,8 @@
 //! `fanfare describe`.
 
 use fanfare_api::{
-    DecisionDocument, FailedName, FunctionDocument, FunctionStatusDocument, HandlerDocument, PolicyName,
-    Quantity, RevisionDocument, ScalingDocument,
+    DecisionDocument, FailedName, FunctionDocument, FunctionStatusDocument, PolicyName, Quantity,
+    RevisionDocument, ScalingDocument,
 };
 
 use crate::args::DescribeArgs;
@@ -187,13 +187,7 @@ fn settings(printer: &Printer, function: &FunctionDocument) -> Result<(), Failur
         Some(Quantity::Integer(bytes)) => human_bytes(*bytes),
         _ => shown(quantity),
     };
-    let handler = match &function.handler {
-        HandlerDocument::Python { file, handler } => format!("python {file}:{handler}"),
-        HandlerDocument::Node { file, handler } => format!("node {file}:{handler}"),
-        HandlerDocument::Http { command, .. } => format!("http {}", command.join(" ")),
-        HandlerDocument::Fake {} => "fake".to_owned(),
-    };
-    row("handler", handler)?;
+    row("handler", changes::handler_words(&function.handler))?;
     row("runtime", function.runtime.clone().unwrap_or_default())?;
     if let Some(code) = &function.code {
         row("code", code.clone())?;

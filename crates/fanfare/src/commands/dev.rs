@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::args::{DevArgs, LogsArgs, OutputArgs, WaitArgs, WhichLines};
 use crate::commands::{Context, data_plane_url, deploy, function_url, logs};
+use crate::detect::check;
 use crate::exit::{Exit, Failure};
 use crate::printer::Output;
 
@@ -52,7 +53,9 @@ pub(crate) async fn run(context: &Context, args: &DevArgs) -> Result<Exit, Failu
 fn watch(path: &Path) -> Result<(RecommendedWatcher, mpsc::Receiver<()>), Failure> {
     let unwatchable =
         |e: &dyn std::fmt::Display| Failure::usage(format!("cannot watch {}: {e}", path.display()));
-    let full = path.canonicalize().map_err(|e| unwatchable(&e))?;
+    let full = path.canonicalize().map_err(|e| {
+        Failure::usage(format!("cannot read {}: {e}", path.display())).next("give a file or a directory")
+    })?;
     let (target, mode, only) = if full.is_dir() {
         (full, RecursiveMode::Recursive, None)
     } else {
@@ -161,15 +164,16 @@ impl Session<'_> {
     async fn packed(&self, context: &Context) -> Result<FunctionDocument, Failure> {
         let document = deploy::source_document(&self.args.path, &self.args.source, &self.args.settings)
             .map_err(|failure| self.args.settings.name_flags(failure))?;
-        let document = deploy::upload(context, &self.args.path, document).await?;
         let name = FunctionName::new(&document.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
         // As a deployment would: what `update` has set meanwhile is not undone by a save.
-        match context.client.registered(&name).await? {
+        let document = match context.client.registered(&name).await? {
             Some(before) if deploy::keeps_settings(Some(&self.args.path), false) => {
-                deploy::keeping(&before, &document, &self.args.settings)
+                deploy::keeping(&before, &document, &self.args.settings)?
             }
-            _ => Ok(document),
-        }
+            _ => document,
+        };
+        check(&document).map_err(|e| self.args.settings.name_flags(e.into()))?;
+        deploy::upload(context, &self.args.path, document).await
     }
 
     /// Has a node start the function once under another name, and registers it only when that went well.

@@ -93,7 +93,10 @@ async fn request(args: &InvokeArgs, base: &Base) -> Result<Request<Body>, Failur
         .method(args.method.clone().unwrap_or(default))
         .uri(&url)
         .body(body)
-        .map_err(|e| Failure::usage(format!("--path makes no URL of {url:?}: {e}")))?;
+        .map_err(|e| {
+            Failure::usage(format!("--path makes no URL of {url:?}: {e}"))
+                .next("write it as in a URL: a space is %20, a letter beyond ASCII its UTF-8 bytes as %XX")
+        })?;
     let fields = request.headers_mut();
     if args.data.is_some() {
         fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -127,7 +130,7 @@ fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
 /// The body and its length where that is known before it is sent.
 async fn body(data: Option<&str>) -> Result<(Body, Option<u64>), Failure> {
     let Some(data) = data else { return Ok((no_body(), None)) };
-    if data == "-" {
+    if data == "-" || data == "@-" {
         let input = io::stdin().as_fd().try_clone_to_owned();
         let input = input.map_err(|e| Failure::usage(format!("cannot read standard input: {e}")))?;
         return Ok((stream(tokio::fs::File::from_std(input.into())), None));
@@ -135,7 +138,10 @@ async fn body(data: Option<&str>) -> Result<(Body, Option<u64>), Failure> {
     let Some(path) = data.strip_prefix('@') else {
         return Ok((full_body(data.to_owned()), None));
     };
-    let unreadable = |e: io::Error| Failure::usage(format!("cannot read {path}: {e}"));
+    let unreadable = |e: io::Error| {
+        Failure::usage(format!("cannot read {path}: {e}"))
+            .next("after @ comes a file; `-d @-` reads standard input, and data that begins with @ comes through it")
+    };
     let file = tokio::fs::File::open(path).await.map_err(unreadable)?;
     let metadata = file.metadata().await.map_err(unreadable)?;
     Ok((stream(file), metadata.is_file().then_some(metadata.len())))

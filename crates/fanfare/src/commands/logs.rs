@@ -135,7 +135,8 @@ fn print(printer: &Printer, line: &LogLineDocument, output: Output) -> Result<()
             };
             let (node, sandbox) =
                 (line.node.as_deref().unwrap_or("-"), line.sandbox.as_deref().unwrap_or("-"));
-            printer.out(format_args!("{node} {sandbox} {stream} {}", line.text))?;
+            let time = line.time_unix_ms.and_then(rfc3339).unwrap_or_else(|| "-".to_owned());
+            printer.out(format_args!("{time} {node} {sandbox} {stream} {}", line.text))?;
         }
         (_, LogStreamName::Platform) => printer.out(format_args!("[fanfare] {}", line.text))?,
         (_, LogStreamName::Stdout | LogStreamName::Stderr) => printer.out(&line.text)?,
@@ -143,9 +144,27 @@ fn print(printer: &Printer, line: &LogLineDocument, output: Output) -> Result<()
     Ok(())
 }
 
+/// A time in UTC, to the millisecond.
+fn rfc3339(unix_ms: u64) -> Option<String> {
+    let time = chrono::DateTime::from_timestamp_millis(i64::try_from(unix_ms).ok()?)?;
+    Some(time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_utc_to_the_millisecond() {
+        let cases = [
+            (0, Some("1970-01-01T00:00:00.000Z")),
+            (1_700_000_000_123, Some("2023-11-14T22:13:20.123Z")),
+            (u64::MAX, None),
+        ];
+        for (unix_ms, expected) in cases {
+            assert_eq!(rfc3339(unix_ms).as_deref(), expected);
+        }
+    }
 
     #[test]
     fn nothing_is_shown_twice_and_gaps_are_counted_per_node() {

@@ -16,6 +16,7 @@ pub(crate) async fn run(args: &NodeArgs, printer: Printer) -> Result<Exit, Failu
         // One of the nodes speaks for all of them; a line for each link would say it thousands of times.
         Sandboxes::Emulated { .. } => "info,fanfare_link=error",
     });
+    args.capacity.warn_of_more_than_there_is(sandboxes, printer);
     let mut signals = Signals::listen()?;
     let dialer = Dialer::grpc(&args.join.control_plane).map_err(|e| Failure::usage(e.to_string()))?;
     let name = args.join.name.clone().unwrap_or_else(roles::host_name);

@@ -1,6 +1,7 @@
 //! `fanfare traffic` and `fanfare tag`: which revisions a function's requests go to.
 
 use fanfare_api::{ShareDocument, TargetDocument, TrafficDocument, TrafficResult};
+use fanfare_types::limits::SHARES_MAX;
 use fanfare_types::{FunctionName, Target};
 
 use crate::args::{TagArgs, TrafficArgs};
@@ -15,13 +16,50 @@ pub(crate) async fn run(context: &Context, args: &TrafficArgs) -> Result<Exit, F
     };
     let traffic = (!args.shares.is_empty()).then(|| args.shares.iter().map(share).collect());
     let change = TrafficDocument { traffic, tags: None };
+    if let Err(error) = change.check() {
+        let hint = format!(
+            "give each revision once, 100 together: `fanfare traffic {} {}`",
+            args.name,
+            even(&args.shares)
+        );
+        return Err(Failure::from(error).next(hint));
+    }
     let result = context.client.put_traffic(&args.name, &change).await?;
     print(context, &args.name, &result, args.output.output).await
 }
 
+/// The same revisions, each once, with as much for each; what is over is the first one's.
+fn even(shares: &[(Target, u32)]) -> String {
+    let mut targets: Vec<Target> = Vec::new();
+    for (target, _) in shares {
+        if targets.len() < SHARES_MAX && !targets.contains(target) {
+            targets.push(*target);
+        }
+    }
+    let count = targets.len().max(1);
+    let part = 100 / count;
+    let share = |(at, target): (usize, &Target)| {
+        let weight = if at == 0 { 100 - part * (count - 1) } else { part };
+        match target {
+            Target::Latest => format!("latest={weight}"),
+            Target::Revision(number) => format!("v{number}={weight}"),
+        }
+    };
+    targets.iter().enumerate().map(share).collect::<Vec<_>>().join(" ")
+}
+
 pub(crate) async fn tag(context: &Context, args: &TagArgs) -> Result<Exit, Failure> {
-    let nothing = TrafficDocument::default();
-    let mut tags = context.client.put_traffic(&args.name, &nothing).await?.tags;
+    let as_it_is = context.client.put_traffic(&args.name, &TrafficDocument::default()).await?;
+    if args.tags.is_empty() {
+        if as_it_is.tags.is_empty() {
+            let name = &args.name;
+            context
+                .printer
+                .note(format_args!("{name} has no tags; `fanfare tag {name} TAG=REVISION` sets one"));
+        }
+        return print(context, &args.name, &as_it_is, args.output.output).await;
+    }
+    let mut tags = as_it_is.tags;
     for (tag, target) in &args.tags {
         match target {
             Some(target) => drop(tags.insert(tag.clone(), TargetDocument(*target))),

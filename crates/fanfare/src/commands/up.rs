@@ -6,10 +6,16 @@ use crate::local::{Local, LocalOptions};
 use crate::printer::Printer;
 use crate::roles::Sandboxes;
 use crate::signals::Signals;
-use crate::{dirigent, logging};
+use crate::{dirigent, logging, ports};
 
 pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("warn");
+    ports::apart(&[
+        ("--listen", args.listen),
+        ("--api-listen", args.api_listen),
+        ("--grpc-listen", args.grpc_listen),
+    ])?;
+    args.capacity.warn_of_more_than_there_is(args.emulate.sandboxes(), printer);
     let mut signals = Signals::listen()?;
     let data_dir = args.dirs.data_dir()?;
     let sandboxes = args.emulate.sandboxes();

@@ -151,7 +151,7 @@ error: hello is registered but does not start: hello.py raised an error when imp
   log:
     | Traceback (most recent call last):
     | NameError: x
-hint: mend it, then `fanfare deploy hello.py --quiet` again; it stays registered: `fanfare delete hello` removes it; `fanfare logs hello` has all that it wrote
+hint: mend it, then `fanfare deploy hello.py --quiet` again; `fanfare logs hello` has all that it wrote; it stays registered: `fanfare delete hello` removes it
 ";
         assert_eq!(run.stderr, expected);
     }
@@ -194,12 +194,20 @@ async fn a_wrong_setting_names_it() {
     let dir = hello("x");
     let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--concurrency", "5000"]).await;
     assert_eq!(run.code, 2, "{run:?}");
-    assert!(run.stderr.contains("error: --concurrency is 5000; allowed: 1 to 1000"), "{run:?}");
-    assert!(run.stderr.contains("reason: invalid-field"), "{run:?}");
+    assert!(run.stderr.contains("for '--concurrency <N>': give a whole number from 1 to 1000"), "{run:?}");
     let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--memory", "1KiB"]).await;
     assert!(run.stderr.contains("error: --memory is 1 KiB; allowed: 8 MiB to 1 TiB"), "{run:?}");
     let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--timeout", "soon"]).await;
     assert!(run.stderr.contains("error: --timeout is \"soon\"; allowed: 1 ms to 24 h"), "{run:?}");
+    // None of that was packed or sent, and neither is what the platform gives a sandbox itself.
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py", "--env", "PORT=canary"]).await;
+    let told = "\
+error: env.PORT is set by the platform; allowed: names other than PORT, LISTEN_FDS, LISTEN_PID, FANFARE_*
+  reason: invalid-field
+hint: leave out --env PORT, or give it another name
+";
+    assert_eq!((run.code, run.stderr.as_str()), (2, told));
+    assert!(double.held().blobs.is_empty() && double.held().puts.is_empty());
     // What the file says is told of the file.
     fs::write(dir.path().join("fanfare.toml"), "[limits]\nmemory_limit = 1\n").unwrap();
     let run = fanfare_in(dir.path(), &double.api, &["deploy", ".", "--timeout", "1s"]).await;
@@ -212,6 +220,63 @@ async fn a_wrong_setting_names_it() {
     assert_eq!(run.code, 2, "{run:?}");
     assert!(run.stderr.contains("error: ./fanfare.toml:2: there is no setting concurency\n"), "{run:?}");
     assert!(run.stderr.contains("hint: did you mean concurrency?"), "{run:?}");
+}
+
+#[tokio::test]
+async fn what_python_does_not_run_at_once_is_said_when_it_is_asked_for() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let deploy = async |args: &[&str]| {
+        fanfare_in(dir.path(), &double.api, &[&["deploy", "hello.py", "--no-wait"], args].concat())
+            .await
+            .stderr
+    };
+    let note = "note: a sandbox of hello is given 10 requests, and Python runs one request at a time while the others \
+                wait: `fanfare update hello --handler-processes 10` runs them at once";
+    let told = deploy(&["--concurrency", "10"]).await;
+    assert!(told.contains(note), "{told}");
+    let told = deploy(&["--max", "3"]).await;
+    assert!(!told.contains("note:"), "said again though nobody asked: {told}");
+    let told = deploy(&["--handler-processes", "10"]).await;
+    assert!(
+        told.contains("Changed handler_processes 1 -> 10")
+            || told.contains("Changed handler-processes 1 -> 10"),
+        "{told}"
+    );
+    assert!(!told.contains("note:"), "{told}");
+    let told =
+        fanfare(&double.api, &["update", "hello", "--no-wait", "--handler-processes", "5"]).await.stderr;
+    assert!(told.contains("runs 5 requests at a time"), "{told}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_packed_says_what_to_do() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    std::os::unix::fs::symlink("/etc/hostname", dir.path().join("link")).unwrap();
+    let cases: [(&[&str], &str, &str); 5] = [
+        (
+            &["deploy", "."],
+            "./link is a link to /etc/hostname, which is outside the code",
+            "hint: put what it leads to",
+        ),
+        (
+            &["deploy", ".", "--handler", "helo.py"],
+            "helo.py is not in .",
+            "hint: did you mean --handler hello.py?",
+        ),
+        (&["deploy", ".", "--handler", "zz"], "zz is not in .", "such as hello.py"),
+        (&["deploy", "nothere.py"], "cannot read nothere.py", "hint: give a file or a directory"),
+        (&["dev", "./nothere.py"], "cannot read ./nothere.py", "hint: give a file or a directory"),
+    ];
+    for (args, what, hint) in cases {
+        let run = fanfare_in(dir.path(), &double.api, args).await;
+        assert_eq!(run.code, 2, "{run:?}");
+        assert!(
+            run.stderr.contains(what.trim_start_matches("./")) && run.stderr.contains(hint),
+            "{args:?}: {run:?}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -229,10 +294,15 @@ async fn a_broken_update_says_who_answers_and_how_to_go_back() {
 error: revision 2 of hello is registered but does not start: hello.py raised an error when imported
   reason: start-failed
 note: revision 1 goes on serving
-hint: mend it, then `fanfare deploy hello.py --memory 64MiB -e TOKEN=… --quiet` again; `fanfare rollback hello` goes back; `fanfare logs hello` has all that it wrote
+hint: mend it, then `fanfare deploy hello.py --memory 64MiB -e TOKEN=… --quiet` again; `fanfare logs hello` has all that it wrote; `fanfare rollback hello` goes back
 ";
     assert_eq!(run.stderr, expected);
-    (double.held().serving, double.held().old_ready) = (None, 2);
+    double.held().serving = None;
+    let run = fanfare_in(dir.path(), &double.api, &args).await;
+    assert!(run.code == 1 && run.stderr.contains("note: nothing answers until it starts"), "{run:?}");
+    // The one before does not start either: a rollback would be refused.
+    assert!(!run.stderr.contains("rollback"), "{run:?}");
+    double.held().old_ready = 2;
     let run = fanfare(&double.api, &["update", "hello", "--memory", "66MiB"]).await;
     assert!(
         run.stderr.contains("note: the revision before still answers in 2 sandboxes until it goes idle"),

@@ -346,7 +346,7 @@ async fn logs(
     }
     let line = |stream, seq, text: &str| LogLineDocument {
         seq: Some(seq),
-        time_unix_ms: None,
+        time_unix_ms: Some(1_700_000_000_000 + seq),
         node: Some("node-1".into()),
         sandbox: Some("s1".into()),
         stream,

@@ -49,8 +49,12 @@ async fn bodies_from_files_and_standard_input() {
     );
     let run = fanfare_with_input(&double.api, &["invoke", "hello", "-d", "-"], b"from a pipe").await;
     assert_eq!((run.code, run.stdout.as_str()), (0, "from a pipe"), "{run:?}");
+    let run = fanfare_with_input(&double.api, &["invoke", "hello", "-d", "@-"], b"as curl does").await;
+    assert_eq!((run.code, run.stdout.as_str()), (0, "as curl does"), "{run:?}");
     let run = fanfare(&double.api, &["invoke", "hello", "-d", "@/no/such/file"]).await;
-    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.code == 2 && run.stderr.contains("hint: after @ comes a file"), "{run:?}");
+    let run = fanfare(&double.api, &["invoke", "hello", "--path", "/x y"]).await;
+    assert!(run.code == 2 && run.stderr.contains("a space is %20"), "{run:?}");
 }
 
 #[tokio::test]

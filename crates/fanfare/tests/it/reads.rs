@@ -137,12 +137,41 @@ async fn traffic_and_tags_are_set_and_shown() {
         (&["traffic", "hello", "three=10"], "as in v3"),
         (&["traffic", "hello", "v3=0"], "1 to 100 per cent"),
         (&["tag", "hello", "Canary=3"], "a-z 0-9"),
-        (&["tag", "hello"], "TAG=REVISION"),
+        (&["tag", "hello", "canary"], "as in canary=3"),
     ];
     for (args, mentions) in cases {
         let run = fanfare(&double.api, args).await;
         assert!(run.code == 2 && run.stderr.contains(mentions), "{args:?}: {run:?}");
     }
+}
+
+#[tokio::test]
+async fn shares_that_are_not_the_whole_are_refused_with_some_that_are() {
+    let double = Double::start().await.with_function("hello");
+    let cases: [(&[&str], &str, &str); 3] = [
+        (&["v3=90", "v4=20"], "traffic is 110 per cent", "`fanfare traffic hello v3=50 v4=50`"),
+        (&["v3=90"], "traffic is 90 per cent", "`fanfare traffic hello v3=100`"),
+        (&["v1=40", "latest=40", "v1=20"], "each revision once", "`fanfare traffic hello v1=50 latest=50`"),
+    ];
+    for (shares, what, hint) in cases {
+        let run = fanfare(&double.api, &[&["traffic", "hello"], shares].concat()).await;
+        assert!(
+            run.code == 2 && run.stderr.contains(what) && run.stderr.contains(hint),
+            "{shares:?}: {run:?}"
+        );
+    }
+    assert_eq!(double.held().traffic.traffic, None);
+}
+
+#[tokio::test]
+async fn tags_are_listed_where_none_is_given() {
+    let double = Double::start().await.with_function("hello");
+    let run = fanfare(&double.api, &["tag", "hello"]).await;
+    assert!(run.code == 0 && run.stderr.contains("hello has no tags"), "{run:?}");
+    assert_eq!(fanfare(&double.api, &["tag", "hello", "canary=1"]).await.code, 0);
+    let run = fanfare(&double.api, &["tag", "hello"]).await;
+    assert!(run.code == 0 && run.stdout.contains("canary  revision 1"), "{run:?}");
+    assert_eq!(run.stderr, "");
 }
 
 #[tokio::test]
@@ -162,6 +191,8 @@ async fn prints_logs() {
     let run = fanfare(&double.api, &["logs", "--tail", "1", "hello", "-o", "json"]).await;
     let json: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((json["stream"].as_str(), json["text"].as_str()), (Some("stderr"), Some("two")));
+    let run = fanfare(&double.api, &["logs", "--tail", "1", "hello", "-o", "wide"]).await;
+    assert_eq!(run.stdout, "2023-11-14T22:13:20.003Z node-1 s1 stderr two\n");
     double.held().silent = true;
     let run = fanfare(&double.api, &["logs", "hello"]).await;
     let said = (run.code, run.stdout.as_str(), run.stderr.as_str());
