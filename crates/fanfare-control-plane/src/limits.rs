@@ -64,8 +64,8 @@ pub(crate) const UPCOMING_MAX: usize = 5;
 /// Connections to the API.
 pub(crate) const API_CONNECTIONS_MAX: usize = 1_024;
 /// The same where Dirigent's forms are taken: its load generator registers every function at once, each on a connection
-/// of its own.
-pub(crate) const API_CONNECTIONS_DIRIGENT_MAX: usize = 8_192;
+/// of its own. Those beyond wait to be accepted: more at once would keep the streams of nodes and data planes waiting.
+pub(crate) const API_CONNECTIONS_DIRIGENT_MAX: usize = 2_048;
 /// Connections to the API that wait to be accepted. The system may allow fewer (`net.core.somaxconn`).
 pub(crate) const API_BACKLOG: u32 = 4_096;
 /// Time for the head of a request.

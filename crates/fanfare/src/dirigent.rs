@@ -11,6 +11,7 @@ use crate::args::DirigentArgs;
 use crate::detect::{self, Wanted};
 use crate::exit::Failure;
 use crate::package::{self, Package};
+use crate::program::Program;
 use crate::trace_function;
 
 /// The last parts of the names of Dirigent's own images that do what a request asks for …
@@ -88,7 +89,11 @@ fn from_path(path: &Path, names: Vec<String>) -> Result<Image, Failure> {
 
 /// This program, as it runs: also where its file has been replaced or removed meanwhile.
 fn own_program() -> Result<ImageCode, Failure> {
-    package::pack_as(Path::new("/proc/self/exe"), Path::new(PROGRAM)).map(code)
+    let path = Path::new("/proc/self/exe");
+    let unreadable = |e| Failure::platform(format!("cannot read this program: {e}"));
+    let program = Program::open(path).map_err(unreadable)?;
+    let size = program.size_bytes();
+    package::pack_program(path, Path::new(PROGRAM), size, program.read().map_err(unreadable)?).map(code)
 }
 
 fn code(package: Package) -> ImageCode {

@@ -22,6 +22,7 @@ mod logging;
 mod package;
 mod ports;
 mod printer;
+mod program;
 mod roles;
 mod settings;
 mod settings_file;

@@ -46,14 +46,19 @@ pub(crate) fn pack(path: &Path) -> Result<Package, Failure> {
     packer.finish()
 }
 
-/// Packs one file under a name of its own choice.
+/// Packs so many bytes as a program; `from` is where they are read.
 ///
 /// # Errors
 /// As of [`pack`].
-pub(crate) fn pack_as(path: &Path, name: &Path) -> Result<Package, Failure> {
-    let metadata = fs::metadata(path).map_err(|e| unreadable(path, &e))?;
+pub(crate) fn pack_program(
+    from: &Path,
+    name: &Path,
+    size: u64,
+    bytes: impl Read,
+) -> Result<Package, Failure> {
     let mut packer = Packer::new()?;
-    packer.file(path, name, &metadata)?;
+    packer.files += 1;
+    packer.append(from, name, header(tar::EntryType::Regular, 0o755, size), bytes)?;
     packer.finish()
 }
 
