@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         check_file(file, &text, &mut breaches);
     }
     check_pure_crates(root, &mut breaches)?;
-    check_specification(root, &files, &mut breaches);
+    check_promises(root, &files, &mut breaches);
     check_links(root, &files, &mut breaches);
     if breaches.is_empty() {
         return Ok(());
@@ -109,26 +109,44 @@ fn check_pure_crates(root: &Path, breaches: &mut Vec<String>) -> Result<(), Stri
     Ok(())
 }
 
-/// Every promise of SPECIFICATION.md names a test or bench that exists: `` `path::or_name` `` after "Held by".
-fn check_specification(root: &Path, files: &[PathBuf], breaches: &mut Vec<String>) {
-    let Ok(text) = fs::read_to_string(root.join("SPECIFICATION.md")) else {
-        breaches.push("SPECIFICATION.md is missing".to_owned());
-        return;
-    };
+/// Every promise of SPECIFICATION.md names a test or bench that exists: `` `path::or_name` `` after "Held by". Every
+/// case of docs/cases.md does in its table's last column.
+fn check_promises(root: &Path, files: &[PathBuf], breaches: &mut Vec<String>) {
     let mut sources = String::new();
     for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "rs" || e == "py")) {
         sources.push_str(&fs::read_to_string(root.join(file)).unwrap_or_default());
     }
+    let held_by = |line: &str| line.split_once("Held by").map(|(_, names)| names.to_owned());
+    check_names(root, "SPECIFICATION.md", held_by, &sources, breaches);
+    let last_column = |line: &str| {
+        let row = line.strip_prefix("| ")?.strip_suffix(" |")?;
+        let (_, names) = row.rsplit_once(" | ")?;
+        (names != "held by").then(|| names.to_owned())
+    };
+    check_names(root, "docs/cases.md", last_column, &sources, breaches);
+}
+
+fn check_names(
+    root: &Path,
+    file: &str,
+    names_in: impl Fn(&str) -> Option<String>,
+    sources: &str,
+    breaches: &mut Vec<String>,
+) {
+    let Ok(text) = fs::read_to_string(root.join(file)) else {
+        breaches.push(format!("{file} is missing"));
+        return;
+    };
     for (number, line) in text.lines().enumerate() {
-        let Some((_, held_by)) = line.split_once("Held by") else { continue };
-        let names: Vec<&str> = held_by.split('`').skip(1).step_by(2).collect();
+        let Some(named) = names_in(line) else { continue };
+        let names: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
         if names.is_empty() {
-            breaches.push(format!("SPECIFICATION.md:{}: names no test", number + 1));
+            breaches.push(format!("{file}:{}: names no test", number + 1));
         }
         for name in names {
             let test = name.rsplit("::").next().unwrap_or(name);
             if !sources.contains(&format!("fn {test}(")) && !sources.contains(&format!("def {test}(")) {
-                breaches.push(format!("SPECIFICATION.md:{}: no test named {test}", number + 1));
+                breaches.push(format!("{file}:{}: no test named {test}", number + 1));
             }
         }
     }

@@ -4,7 +4,8 @@
 //! The server has no say in either: it answers `100 Continue` by itself as soon as a body is read, and sends no other
 //! informational response. So a body that was held back by its client is not read before the function asks for it, and
 //! other informational responses are written to the connection between two answers of the server. HTTP/2 clients get
-//! none: the server knows no way to send them.
+//! none: the server (hyper 1.12) has no way to send them, though its frames could (`send_informational` of h2 0.4);
+//! hyperium/hyper#4114 is about that. They lose hints, which any hop may leave out, and never wait for leave.
 
 use std::future::{Future, pending};
 use std::pin::pin;

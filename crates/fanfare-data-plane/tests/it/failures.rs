@@ -344,3 +344,28 @@ async fn a_response_that_broke_off_before_it_was_passed_on_is_a_refusal() {
         assert_eq!(control.condemned().await, (n, Condemned::Broken));
     }
 }
+
+#[tokio::test]
+async fn c1_sandboxes_that_could_not_be_reached_slow_no_later_cold_start_down() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    for number in 1..=3 {
+        control.grant(number, &format!("unix:{}/nobody{number}", rig.dir().display()), 1, None);
+    }
+    let first = Sandbox::named(rig.dir(), 10);
+    control.grant(10, &first.endpoint, 1, None);
+    assert_eq!(get(rig.address(), "/function/hello").await.text(), "10");
+    control.gone(10, ExitCause::Stopped, "");
+    control.settle().await;
+    for number in 11..31 {
+        let answer = get_later(rig.address(), "/function/hello");
+        let sandbox = Sandbox::named(rig.dir(), number);
+        control.grant(number, &sandbox.endpoint, 1, None);
+        assert_eq!(within("an answer", answer).await.unwrap().text(), number.to_string());
+        // As before: one connection, one request, nothing that asks whether it is there.
+        let seen = &sandbox.seen;
+        let counts = (seen.connections.load(Ordering::SeqCst), seen.requests.load(Ordering::SeqCst));
+        assert_eq!(counts, (1, 1), "sandbox {number}");
+        control.gone(number, ExitCause::Stopped, "");
+        control.settle().await;
+    }
+}

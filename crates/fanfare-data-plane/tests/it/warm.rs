@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use fanfare_types::{Balance, FunctionRoute};
 use http::Request;
 use http_body_util::Full;
 
@@ -86,4 +87,24 @@ async fn health_follows_the_control_plane() {
     rig.data_plane.synced().await;
     assert_eq!(get(rig.address(), "/_fanfare/health").await.status, 200);
     assert_eq!(get(rig.address(), "/_fanfare/other").await.reason(), "route-not-found");
+}
+
+#[tokio::test]
+async fn q10_a_kept_connection_is_tied_to_no_sandbox() {
+    for (balance, least, most) in [(Balance::RoundRobin, 250, 250), (Balance::Random, 150, 350)] {
+        let (rig, mut control) = Rig::synced(vec![FunctionRoute { balance, ..hello() }]).await;
+        let sandboxes: Vec<_> = (1..=4).map(|number| Sandbox::named(rig.dir(), number)).collect();
+        for (number, sandbox) in (1..).zip(&sandboxes) {
+            control.grant(number, &sandbox.endpoint, 1, None);
+        }
+        control.settle().await;
+        let mut client = Connection::open(rig.address()).await;
+        for _ in 0..1_000 {
+            assert_eq!(client.call(request("/function/hello")).await.status, 200);
+        }
+        for sandbox in &sandboxes {
+            let served = sandbox.seen.requests.load(Ordering::SeqCst);
+            assert!((least..=most).contains(&served), "{balance:?}: {served} of 1000");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod asynchronous;
+mod cases;
 mod cluster;
 mod continuity;
 mod crashes;
