@@ -94,7 +94,8 @@ pub(super) fn take_request(bytes: &mut Vec<u8>) -> Result<Option<Recorded>, Stri
     };
     let head = &bytes[..end + 2];
     check_lines(head, true)?;
-    let head = std::str::from_utf8(head).map_err(|_| "the head is no text")?;
+    // Values may hold any byte above ASCII (RFC 9110, section 5.5).
+    let head: String = head.iter().copied().map(char::from).collect();
     let mut lines = head.split_terminator("\r\n");
     let line = lines.next().unwrap_or_default().to_owned();
     let words: Vec<&str> = line.split(' ').collect();
