@@ -39,6 +39,9 @@ pub(crate) fn sweep(run_dir: &Path) {
     for (owner, items) in &entries {
         items.iter().filter(|i| i.kind == Kind::Process).for_each(|i| end_process(&i.what));
         let left: Vec<_> = items.iter().filter(|item| !remove(item)).collect();
+        // In a cgroup that was delegated to an earlier incarnation, and that this one is not in.
+        let cgroups = items.iter().filter(|i| i.kind == Kind::Cgroup);
+        cgroups.filter_map(|i| Path::new(&i.what).parent()).for_each(cgroup::remove_base);
         if left.is_empty() {
             let _ = journal.end(owner);
         }

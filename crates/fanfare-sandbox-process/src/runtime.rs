@@ -220,6 +220,9 @@ impl Runtime for ProcessRuntime {
                         release(&shared, &revision).await;
                     }
                     shared.links.close().await;
+                    // Its launcher has done so, but cannot take this process out of a delegated cgroup's leaf.
+                    let instance = recover::instance(&shared.options.run_dir);
+                    let _ = tokio::task::spawn_blocking(move || Cgroups::close(&instance)).await;
                 })
                 .await;
             drop(broker);

@@ -22,6 +22,8 @@ use crate::procfs;
 const PARENT: &str = "fanfare";
 /// Rounds of killing before giving up on a cgroup that is never empty.
 const KILL_ROUNDS_MAX: usize = 64;
+/// Attempts to make directories that another instance may be removing.
+const MAKE_ATTEMPTS: usize = 8;
 /// Period of the CPU limit, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
@@ -92,8 +94,7 @@ enum Tree {
 impl Cgroups {
     /// Finds out what there is and makes the directory of this `instance` in it.
     pub(crate) fn detect(instance: &str) -> Self {
-        let mounts =
-            fs::read_to_string("/proc/self/mountinfo").map(|text| parse_mounts(&text)).unwrap_or_default();
+        let mounts = mounts();
         let below = Path::new(PARENT).join(instance);
         let unified = mounts.iter().find(|m| m.v2);
         let memory_v1 = mounts.iter().any(|m| !m.v2 && m.controllers.iter().any(|c| c == "memory"));
@@ -120,8 +121,7 @@ impl Cgroups {
 
     /// Directories of an instance that exist, whether or not this process may make any.
     pub(crate) fn existing(instance: &str) -> Vec<PathBuf> {
-        let mounts =
-            fs::read_to_string("/proc/self/mountinfo").map(|text| parse_mounts(&text)).unwrap_or_default();
+        let mounts = mounts();
         let below = Path::new(PARENT).join(instance);
         let own = v2::own_cgroup().unwrap_or_default();
         let places = mounts.iter().flat_map(|m| {
@@ -171,11 +171,15 @@ impl Cgroups {
         made.map(|()| cgroup)
     }
 
-    /// Removes the empty directories of an instance.
+    /// Removes the empty directories of an instance, and the last instance what all are below. Each process of a daemon
+    /// that ends calls this.
     pub(crate) fn close(instance: &str) {
         for base in Cgroups::existing(instance) {
-            // Not empty: an owner is left, and `audit` names it.
-            let _ = fs::remove_dir(base);
+            remove_base(&base);
+        }
+        let unified = mounts().into_iter().find(|m| m.v2);
+        if let Some(mount) = unified {
+            v2::close(&mount.path);
         }
     }
 }
@@ -337,6 +341,40 @@ fn hierarchies_with(pid: i32, path: &Path) -> usize {
         [OsStr::new("/"), OsStr::new(PARENT)].into_iter().chain(end.into_iter().rev()).collect();
     let cgroups = procfs::read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
     end.to_str().map_or(0, |end| cgroups.lines().filter(|line| line.ends_with(end)).count())
+}
+
+/// Removes the empty directory that an instance's cgroups were in, and the one that all instances' are in if it was the
+/// last.
+pub(crate) fn remove_base(base: &Path) {
+    // Not empty: an owner is left, and `audit` names it.
+    if fs::remove_dir(base).is_ok()
+        && let Some(parent) = base.parent().filter(|parent| parent.ends_with(PARENT))
+    {
+        // Not empty: another instance is.
+        let _ = fs::remove_dir(parent);
+    }
+}
+
+/// Does something again while it fails in this way, a few times.
+fn again<T>(retry: impl Fn(&io::Error) -> bool, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut result = work();
+    for _ in 1..MAKE_ATTEMPTS {
+        match &result {
+            Err(e) if retry(e) => result = work(),
+            _ => break,
+        }
+    }
+    result
+}
+
+/// Makes the directory of an instance, though another one that ends may just remove what both are below.
+fn make_base(dir: &Path) -> io::Result<()> {
+    again(|e| e.kind() == io::ErrorKind::NotFound, || fs::create_dir_all(dir))
+}
+
+/// The cgroup hierarchies that are mounted.
+fn mounts() -> Vec<CgroupMount> {
+    fs::read_to_string("/proc/self/mountinfo").map(|text| parse_mounts(&text)).unwrap_or_default()
 }
 
 /// Processes in the cgroup at `path`, except those of other process namespaces (which read as 0).

@@ -43,7 +43,7 @@ impl Tree {
                 controllers.push(controller);
                 continue;
             }
-            match fs::create_dir_all(&dir) {
+            match super::make_base(&dir) {
                 Ok(()) => hierarchies.push((vec![controller], dir)),
                 Err(e) => missing.push((controller, format!("mkdir {}: {e}", dir.display()))),
             }

@@ -26,34 +26,47 @@ impl Tree {
             Ok(opened) => Ok(opened),
             Err(at_root) => {
                 let own = own_cgroup().ok_or(at_root)?;
-                let start = mount.join(own.trim_start_matches('/'));
-                // A cgroup with processes of its own cannot have controllers in its children: make room.
-                let leaf = start.join(LEAF);
-                fs::create_dir_all(&leaf)?;
-                fs::write(leaf.join("cgroup.procs"), "0")?;
-                Tree::open_at(&start, below)
+                let start = mount.join(own.trim_matches('/'));
+                Tree::open_in_own(&start, below).map_err(|e| not_ours(&own, &e))
             }
         }
     }
 
+    fn open_in_own(start: &Path, below: &Path) -> io::Result<(Self, Vec<(&'static str, String)>)> {
+        // A cgroup with processes of its own cannot have controllers in its children: make room.
+        let leaf = start.join(LEAF);
+        let moved = patiently(|| {
+            fs::create_dir_all(&leaf)?;
+            enter(&leaf)
+        });
+        moved.and_then(|()| Tree::open_at(start, below)).inspect_err(|_| leave(start))
+    }
+
     fn open_at(start: &Path, below: &Path) -> io::Result<(Self, Vec<(&'static str, String)>)> {
         let base = start.join(below);
-        fs::create_dir_all(&base)?;
+        let on_the_way: Vec<_> = base.ancestors().take_while(|dir| dir.starts_with(start)).collect();
         let mut missing = Vec::new();
         let mut enabled = Vec::new();
         for controller in CONTROLLERS {
-            let on_the_way = base.ancestors().take_while(|dir| dir.starts_with(start)).collect::<Vec<_>>();
-            let turned_on = on_the_way.iter().rev().try_for_each(|dir| enable(dir, controller));
+            let turned_on = patiently(|| {
+                fs::create_dir_all(&base)?;
+                on_the_way.iter().rev().try_for_each(|dir| enable(dir, controller))
+            });
             match turned_on {
                 Ok(()) => enabled.push(controller),
-                Err(e) => missing.push((controller, format!("cgroup v2: {e}"))),
+                Err(e) => {
+                    missing.push((controller, format!("cgroup v2: {}", in_words(start, controller, &e))));
+                }
             }
         }
         if enabled.is_empty() {
-            let _ = fs::remove_dir(&base);
+            // The last is the root, or the cgroup that we are in.
+            on_the_way.iter().take(on_the_way.len() - 1).for_each(|dir| {
+                let _ = fs::remove_dir(dir);
+            });
             return Err(io::Error::other(missing.pop().map(|(_, why)| why).unwrap_or_default()));
         }
-        Ok((Tree { base, enabled }, missing))
+        Ok((Tree { base: base.clone(), enabled }, missing))
     }
 
     pub(super) fn base(&self) -> &Path {
@@ -94,11 +107,68 @@ fn enable(dir: &Path, controller: &str) -> io::Result<()> {
     fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"))
 }
 
+/// Moves this process, with all its threads.
+fn enter(dir: &Path) -> io::Result<()> {
+    fs::write(dir.join("cgroup.procs"), "0")
+}
+
+/// Undoes what made room in the cgroup at `start`, where nothing needs it any more.
+fn leave(start: &Path) {
+    // Fails while another daemon's children have it.
+    for controller in CONTROLLERS {
+        let _ = fs::write(start.join("cgroup.subtree_control"), format!("-{controller}"));
+    }
+    let _ = enter(start);
+    // Not empty: the daemon whose launcher this is has yet to leave, or another one stays.
+    let _ = fs::remove_dir(start.join(LEAF));
+}
+
+/// To be called when the directory below `mount` of an instance has gone, by each process of the daemon that ends.
+pub(super) fn close(mount: &Path) {
+    let Some(own) = own_cgroup_with_leaf().filter(|own| own.ends_with(LEAF)) else { return };
+    let start = mount.join(own.trim_end_matches(LEAF).trim_matches('/'));
+    if !start.join(super::PARENT).exists() {
+        leave(&start);
+    }
+}
+
+/// Does it again where another daemon, which ended meanwhile, has removed what both need.
+fn patiently<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    super::again(|e| e.kind() == io::ErrorKind::NotFound, work)
+}
+
+/// Why a controller cannot be turned on below `start`.
+fn in_words(start: &Path, controller: &str, error: &io::Error) -> String {
+    let there = fs::read_to_string(start.join("cgroup.controllers")).unwrap_or_default();
+    let has = there.split_ascii_whitespace().any(|name| name == controller);
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => format!("{error}: other processes are in {}", start.display()),
+        Some(libc::ENOENT) if !has => {
+            format!("{} does not have it, only: {}", start.display(), there.trim())
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn not_ours(own: &str, error: &io::Error) -> io::Error {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("the cgroup {own} is not delegated to this user ({error})")
+        }
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), why)
+}
+
 /// The cgroup in the unified hierarchy that this process was started in.
 pub(super) fn own_cgroup() -> Option<String> {
+    let path = own_cgroup_with_leaf()?;
+    Some(path.strip_suffix(LEAF).map_or(path.as_str(), |start| start.trim_end_matches('/')).to_owned())
+}
+
+fn own_cgroup_with_leaf() -> Option<String> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    Some(path.strip_suffix(LEAF).unwrap_or(path).to_owned())
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -150,5 +220,30 @@ mod tests {
         fs::create_dir_all(mount.path().join("fanfare/i/cgroup.subtree_control")).unwrap();
         let refused = Tree::open_at(mount.path(), Path::new("fanfare/i")).unwrap_err();
         assert!(refused.to_string().contains("cgroup v2"), "{refused}");
+    }
+
+    #[test]
+    fn what_was_made_in_vain_is_removed() {
+        let mount = tempfile::tempdir().unwrap();
+        fs::create_dir(mount.path().join("cgroup.subtree_control")).unwrap();
+        Tree::open_at(mount.path(), Path::new("fanfare/i")).unwrap_err();
+        assert!(!mount.path().join("fanfare").exists());
+    }
+
+    #[test]
+    fn why_a_controller_is_missing_is_said() {
+        let start = tempfile::tempdir().unwrap();
+        fs::write(start.path().join("cgroup.controllers"), "memory pids\n").unwrap();
+        let said =
+            |controller, errno| in_words(start.path(), controller, &io::Error::from_raw_os_error(errno));
+        assert!(
+            said("cpu", libc::ENOENT).ends_with("does not have it, only: memory pids"),
+            "{}",
+            said("cpu", 2)
+        );
+        assert!(said("pids", libc::EBUSY).contains("other processes are in /"));
+        assert!(said("pids", libc::EACCES).starts_with("Permission denied"));
+        let refused = not_ours("/user.slice/x", &io::Error::from_raw_os_error(libc::EACCES));
+        assert!(refused.to_string().starts_with("the cgroup /user.slice/x is not delegated"), "{refused}");
     }
 }

@@ -225,7 +225,7 @@ fn a_launcher_that_cannot_be_started_does_not_keep_the_runtime_from_its_end() {
         std::fs::remove_dir_all(lab.dir.path().join("run/journal")).unwrap();
         lab.create(2, &lab.probe(1)).await.unwrap_err();
         lab.exit(1).await;
-        let closing = tokio::time::timeout(crate::support::EVENT_TIMEOUT, lab.runtime.shutdown());
+        let closing = tokio::time::timeout(*crate::support::EVENT_TIMEOUT, lab.runtime.shutdown());
         closing.await.expect("it ends, though it has no launcher");
     });
 }

@@ -136,7 +136,7 @@ fn python_failures_name_their_cause() {
         assert_eq!(lab.create(9, &missing).await.unwrap_err().kind, StartFailureKind::HandlerNotFound);
         let text = "import time; print('connecting to nowhere', flush=True); time.sleep(600)";
         let mut slow = python(&lab, 10, &[("f.py", text)]);
-        slow.timeouts.start = Duration::from_secs(2);
+        slow.timeouts.start = Duration::from_secs(2) * crate::support::patience();
         let failure = lab.create(10, &slow).await.unwrap_err();
         assert_eq!(failure.kind, StartFailureKind::Timeout);
         assert!(failure.detail.contains("import has not ended"), "{failure:?}");
@@ -236,9 +236,9 @@ fn a_zygote_that_stands_still_is_made_again() {
         lab.create(1, &spec).await.unwrap();
         rustix::process::kill_process(template("frozen"), rustix::process::Signal::STOP).unwrap();
         // Its status is never told.
-        tokio::time::timeout(EVENT_TIMEOUT, lab.stop(1, StopMode::Graceful)).await.expect("an end");
+        tokio::time::timeout(*EVENT_TIMEOUT, lab.stop(1, StopMode::Graceful)).await.expect("an end");
         assert_eq!(lab.exit(1).await.cause, ExitCause::Stopped);
-        let waiting = tokio::time::timeout(EVENT_TIMEOUT, lab.create(2, &spec)).await.expect("an answer");
+        let waiting = tokio::time::timeout(*EVENT_TIMEOUT, lab.create(2, &spec)).await.expect("an answer");
         assert_eq!(waiting.unwrap_err().kind, StartFailureKind::Node);
         let again = lab.create(3, &spec).await.unwrap();
         assert_eq!(ask(&again.endpoint, "out = 'again'").await.unwrap().1, "again");

@@ -149,7 +149,9 @@ fn cpu_is_limited_and_counted() {
         let mut spec = lab.probe(1);
         spec.sizing.limit.cpu_milli = 200;
         let started = lab.create(1, &spec).await.unwrap();
-        lab.create(2, &spec).await.unwrap();
+        let idle = lab.create(2, &spec).await.unwrap();
+        // Its interpreter has started by then.
+        lab.run(2, &idle, "pass").await;
         lab.runtime.usage();
         let spin = "import time\nt, c = time.monotonic(), time.process_time()\nwhile time.monotonic() < t + 1: pass\nprint(time.process_time() - c)";
         let used: f64 = lab.run(1, &started, spin).await.parse().unwrap();

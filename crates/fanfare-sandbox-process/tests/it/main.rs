@@ -43,7 +43,7 @@ fn main() {
         Some(fanfare_sandbox_process::LAUNCHER_ARGUMENT) => fanfare_sandbox_process::launcher_main(),
         Some(daemon::ARGUMENT) => daemon::main(&args[2..]),
         Some(races::ARGUMENT) => races::main(),
-        Some(user::ARGUMENT) => user::main(),
+        Some(user::ARGUMENT) => user::main(&args[2..]),
         Some(installs::ARGUMENT) => installs::main(&args[2..]),
         _ => {}
     }

@@ -70,8 +70,8 @@ async fn stop_after(lab: &Arc<Lab>, n: u64, spec: &RevisionSpec, time: Duration)
     let create = tokio::spawn(lab.runtime.create(id(n), Arc::new(spec.clone())));
     // When the stop comes is what is varied here.
     tokio::time::sleep(time).await;
-    tokio::time::timeout(EVENT_TIMEOUT, lab.stop(n, StopMode::Kill)).await.expect("an end");
-    let created = tokio::time::timeout(EVENT_TIMEOUT, create).await.expect("an answer").unwrap();
+    tokio::time::timeout(*EVENT_TIMEOUT, lab.stop(n, StopMode::Kill)).await.expect("an end");
+    let created = tokio::time::timeout(*EVENT_TIMEOUT, create).await.expect("an answer").unwrap();
     match created {
         Ok(_) => lab.stop(n, StopMode::Kill).await,
         Err(failure) => assert!(matches!(failure.kind, StartFailureKind::Exited(_)), "{failure:?}"),
@@ -92,10 +92,10 @@ async fn kill_after(lab: &Arc<Lab>, from: u64, specs: &[RevisionSpec], time: Dur
     }
     for create in creates {
         // Started before or after, or failed: but answered.
-        let _ = tokio::time::timeout(EVENT_TIMEOUT, create).await.expect("an answer").unwrap();
+        let _ = tokio::time::timeout(*EVENT_TIMEOUT, create).await.expect("an answer").unwrap();
     }
     for n in from..from + 12 {
-        tokio::time::timeout(EVENT_TIMEOUT, lab.stop(n, StopMode::Kill)).await.expect("an end");
+        tokio::time::timeout(*EVENT_TIMEOUT, lab.stop(n, StopMode::Kill)).await.expect("an end");
     }
     // Until another launcher is there.
     for n in from + 12.. {

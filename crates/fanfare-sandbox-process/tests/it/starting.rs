@@ -29,7 +29,7 @@ fn a_program_on_another_port_is_told_which() {
             (2, "import time; time.sleep(600)", "listens on no TCP port, where $PORT"),
         ] {
             let mut spec = lab.http(n, &[("f.py", text)], &["python3", "f.py"], false);
-            spec.timeouts.start = std::time::Duration::from_secs(2);
+            spec.timeouts.start = std::time::Duration::from_secs(2) * crate::support::patience();
             let failure = lab.create(u64::from(n), &spec).await.unwrap_err();
             assert_eq!(failure.kind, StartFailureKind::Timeout, "{failure:?}");
             assert!(failure.detail.contains(said), "{failure:?}");

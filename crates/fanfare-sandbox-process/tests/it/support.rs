@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use fanfare_sandbox::{CodeStore, LogLine, Outlets, Runtime, SandboxExit, Started};
@@ -20,8 +20,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 
-/// Longest wait for an event that must come.
-pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for an event that must come: 30 s, times what is set for machines that are slow.
+pub(crate) static EVENT_TIMEOUT: LazyLock<Duration> = LazyLock::new(|| Duration::from_secs(30) * patience());
+
+/// How many times longer than usual everything may take here: a processor may be emulated.
+pub(crate) fn patience() -> u32 {
+    std::env::var("FANFARE_TEST_PATIENCE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
 
 /// Runs a test in an async runtime of its own.
 pub(crate) fn block_on<F: Future<Output = ()>>(test: F) {
@@ -153,7 +158,7 @@ impl Lab {
         let mut exits = self.exits.clone();
         let wanted = |exits: &Vec<SandboxExit>| exits.iter().any(|e| e.sandbox == id(n));
         let all =
-            tokio::time::timeout(EVENT_TIMEOUT, exits.wait_for(wanted)).await.expect("an exit").unwrap();
+            tokio::time::timeout(*EVENT_TIMEOUT, exits.wait_for(wanted)).await.expect("an exit").unwrap();
         all.iter().find(|e| e.sandbox == id(n)).unwrap().clone()
     }
 
@@ -161,7 +166,7 @@ impl Lab {
     pub(crate) async fn line(&self, text: &str) -> LogLine {
         let mut logs = self.logs.clone();
         let wanted = |l: &LogLine| l.text.contains(text);
-        let lines = tokio::time::timeout(EVENT_TIMEOUT, logs.wait_for(|lines| lines.iter().any(wanted)));
+        let lines = tokio::time::timeout(*EVENT_TIMEOUT, logs.wait_for(|lines| lines.iter().any(wanted)));
         let lines = lines.await.unwrap_or_else(|_| panic!("no line {text:?}")).unwrap();
         lines.iter().find(|l| wanted(l)).unwrap().clone()
     }
@@ -194,7 +199,7 @@ pub(crate) fn revision(function: u32, code: Option<CodeDigest>, contract: Contra
         code,
         env: vec![("COLOR".into(), "blue".into())],
         sizing: Sizing::default(),
-        timeouts: Timeouts::default(),
+        timeouts: Timeouts { start: Timeouts::default().start * patience(), ..Timeouts::default() },
     }
 }
 
@@ -284,7 +289,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, body: &str) 
     let head =
         format!("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all((head + body).as_bytes()).await?;
-    tokio::time::timeout(EVENT_TIMEOUT, answer(stream)).await?
+    tokio::time::timeout(*EVENT_TIMEOUT, answer(stream)).await?
 }
 
 /// Reads an answer to the length that it states: a child of the handler may hold the connection open.
