@@ -11,6 +11,10 @@ const LANDLOCK_SCOPES: i32 = 6;
 /// The first that can be used without keeping files from being moved between directories.
 const LANDLOCK_REFER: i32 = 2;
 
+const CGROUP_FOR_ROOT: &str = "mount cgroup v2, writable and with this controller, at /sys/fs/cgroup";
+const CGROUP_FOR_USERS: &str = "run as root, or in a cgroup v2 that is delegated to this user: \
+     systemd-run --user --scope -p Delegate=yes fanfare up";
+
 /// One promise of isolation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mechanism {
@@ -20,6 +24,8 @@ pub struct Mechanism {
     pub enforced: bool,
     /// How, or why not.
     pub detail: String,
+    /// What would have it enforced; empty where it is.
+    pub fix: &'static str,
 }
 
 /// What isolates the sandboxes of a runtime.
@@ -36,7 +42,7 @@ pub struct Isolation {
 impl Isolation {
     /// The report for a started runtime.
     pub(crate) fn new(root: bool, cgroups: &Cgroups, powers: &Powers) -> Self {
-        let on = |name, detail: &str| Mechanism { name, enforced: true, detail: detail.to_owned() };
+        let on = |name, detail: &str| Mechanism { name, enforced: true, detail: detail.to_owned(), fix: "" };
         let mut mechanisms = vec![
             on("namespaces", "of mounts and IPC, each its own; of processes, host name and network likewise, but one for all Python sandboxes of a revision"),
             on(
@@ -61,6 +67,7 @@ impl Isolation {
                     detail: "this kernel cannot refuse those sent to the daemon (Linux 6.16 can); instead sandboxes \
                              may not make sockets linger"
                         .to_owned(),
+                    fix: "a kernel that is Linux 6.16 or newer",
                 },
             },
             match powers.landlock {
@@ -69,9 +76,11 @@ impl Isolation {
                     name: "siblings",
                     enforced: false,
                     detail: format!(
-                        "Python sandboxes of one revision can {} each other (Linux 6.12 could keep them from it)",
+                        "Python sandboxes of one revision can {} each other and their template, and connect to each other's sockets with \
+                         abstract names (Linux 6.12 could keep them from it)",
                         if version >= LANDLOCK_REFER { "signal" } else { "signal and inspect" }
                     ),
+                    fix: "a kernel that is Linux 6.12 or newer, with Landlock among its security modules",
                 },
             },
             match root {
@@ -81,6 +90,7 @@ impl Isolation {
                     enforced: false,
                     detail: "all sandboxes run as the daemon's user: a user per revision needs root"
                         .to_owned(),
+                    fix: "run as root",
                 },
             },
         ];
@@ -94,6 +104,7 @@ impl Isolation {
                     name,
                     enforced: true,
                     detail: format!("{what}, by cgroup {}", cgroups.version()),
+                    fix: "",
                 },
                 Some(why) => {
                     let instead = match controller {
@@ -101,7 +112,8 @@ impl Isolation {
                         _ => "",
                     };
                     let detail = format!("{controller} controller: {why}{instead}");
-                    Mechanism { name, enforced: false, detail }
+                    let fix = if root { CGROUP_FOR_ROOT } else { CGROUP_FOR_USERS };
+                    Mechanism { name, enforced: false, detail, fix }
                 }
             });
         }

@@ -145,8 +145,8 @@ fn siblings_cannot_reach_each_other() {
         let attacker = lab.create(2, &spec).await.unwrap().endpoint;
         let pid = eval(&victim, wait).await;
         for (what, attack) in [
-            ("signal", "import os; os.kill(PID, 9)"),
-            ("signal its template", "import os; os.kill(os.getppid(), 9)"),
+            ("signal", "import os; os.kill(PID, SIGNAL)"),
+            ("signal its template", "import os; os.kill(os.getppid(), SIGNAL)"),
             ("read memory", "open('/proc/PID/mem', 'rb')"),
             ("read its template's memory", "import os; open(f'/proc/{os.getppid()}/mem', 'rb')"),
             ("read environment", "open('/proc/PID/environ', 'rb').read()"),
@@ -177,9 +177,12 @@ fn siblings_cannot_reach_each_other() {
                 "import ctypes\nif ctypes.CDLL(None).unshare(0x08020000) == -1: raise OSError()",
             ),
         ] {
-            let attack = attack.replace("PID", &pid).replace('\n', "\n  ");
+            let expected = if what.starts_with("signal") { confined(&lab) } else { "refused" };
+            // Where it arrives only whether it would is asked.
+            let signal = if expected == "refused" { "9" } else { "0" };
+            let attack = attack.replace("SIGNAL", signal).replace("PID", &pid).replace('\n', "\n  ");
             let code = format!("try:\n  {attack}\n  out = 'done'\nexcept OSError: out = 'refused'");
-            assert_eq!(eval(&attacker, &code).await, "refused", "{what}");
+            assert_eq!(eval(&attacker, &code).await, expected, "{what}");
         }
         let none = "out = [l.split()[1].strip('0') for l in open('/proc/self/status') if l.startswith(('CapInh', 'CapPrm', 'CapEff', 'CapAmb'))]";
         assert_eq!(eval(&attacker, none).await, "['', '', '', '']");
@@ -278,9 +281,24 @@ fn siblings_cannot_connect_by_name() {
         let other = lab.create(2, &spec).await.unwrap().endpoint;
         assert_eq!(eval(&one, listen).await, "1");
         assert_eq!(eval(&one, connect).await, "done");
-        assert_eq!(eval(&other, connect).await, "refused");
+        assert_eq!(eval(&other, connect).await, confined(&lab));
         lab.close().await;
     });
+}
+
+/// What becomes of an attack that needs Linux 6.12 to be refused: where the report says that siblings are not kept from
+/// it, they are not.
+fn confined(lab: &Lab) -> &'static str {
+    let siblings = lab.runtime.isolation().mechanisms.iter().find(|m| m.name == "siblings").unwrap();
+    if siblings.enforced {
+        return "refused";
+    }
+    assert!(
+        siblings.detail.contains("can signal each other and their template, and connect"),
+        "{siblings:?}"
+    );
+    eprintln!("SKIPPED: {}", siblings.detail);
+    "done"
 }
 
 /// A security module of the host's may refuse what keeps them apart.
@@ -385,12 +403,14 @@ fn a_template_that_speaks_out_of_place_is_ended() {
     let text = r#"
 import os, signal
 signal.signal(signal.SIGALRM, lambda *_: os.write(4, b'{"type":"exited","id":77,"code":0}'))
-signal.setitimer(signal.ITIMER_REAL, 0.5)
+signal.setitimer(signal.ITIMER_REAL, SECONDS)
 def handler(event, context): return "ok"
 "#;
     block_on(async {
         let lab = Lab::new().await;
-        let spec = python(&lab, 1, text);
+        // Time enough for the first sandbox.
+        let seconds = 0.5 * f64::from(crate::support::patience());
+        let spec = python(&lab, 1, &text.replace("SECONDS", &seconds.to_string()));
         lab.create(1, &spec).await.unwrap();
         assert_eq!(lab.exit(1).await.cause, ExitCause::Signal(9), "its children go with it");
         lab.runtime.shutdown().await;

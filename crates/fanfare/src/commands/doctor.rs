@@ -118,11 +118,7 @@ async fn isolation(machine: &ProcessOptions) -> Vec<Check> {
     };
     let checks = runtime.isolation().mechanisms.iter().map(|mechanism| match mechanism.enforced {
         true => Check::ok(mechanism.name, mechanism.detail.clone()),
-        false => Check::lacking(
-            mechanism.name,
-            mechanism.detail.clone(),
-            "run as root, with cgroups that may be written",
-        ),
+        false => Check::lacking(mechanism.name, mechanism.detail.clone(), mechanism.fix),
     });
     let checks = checks.collect();
     runtime.shutdown().await;
