@@ -1,8 +1,9 @@
 //! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask
-//! api-proof`, `cargo xtask fuzz`, `cargo xtask bench`.
+//! api-proof`, `cargo xtask fuzz`, `cargo xtask cgroup2`, `cargo xtask bench`.
 
 mod api_proof;
 mod bench;
+mod cgroup2;
 mod ci;
 mod fuzz;
 mod licences;
@@ -21,6 +22,8 @@ Usage: cargo xtask TASK
   readme     run the commands of README.md as a reader would
   api-proof  hold the control API to its OpenAPI document: `api-proof [--seed N] [--binary PATH]`
   fuzz       look for input that breaks a parser: `fuzz [--seconds N] [TARGET…]`
+  cgroup2    run the `process` runtime on a kernel with cgroup v2 alone, in a virtual machine:
+             `cgroup2 [--suite NAME] [--accel kvm] [FILTER…]`
   bench      measure what everything costs, beside its peers; `bench --help` lists what there is, and
              `--profile dist` measures what is shipped
 ";
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         Some("readme") => readme::run(&root()),
         Some("api-proof") => api_proof::run_with(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
+        Some("cgroup2") => cgroup2::run(&args[1..]),
         Some("bench") => bench::run(&args[1..]),
         _ => {
             eprint!("{HELP}");

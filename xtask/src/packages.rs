@@ -18,6 +18,16 @@ const NEEDED: &[(&str, &str)] = &[
 /// What benches compare with.
 const NEEDED_FOR_BENCHES: &[(&str, &str)] = &[("/usr/sbin/nginx", "nginx")];
 
+/// What virtual machines are made with.
+const NEEDED_FOR_GUESTS: &[(&str, &str)] = &[
+    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
+    ("/usr/bin/sqfstar", "squashfs-tools"),
+    ("/bin/busybox", "busybox-static"),
+    ("/usr/bin/xz", "xz-utils"),
+    ("/bin/ps", "procps"),
+    ("/usr/bin/cmp", "diffutils"),
+];
+
 /// Installs what is missing; does nothing where nothing is.
 pub(crate) fn install() -> Result<(), String> {
     install_missing(NEEDED)
@@ -26,6 +36,11 @@ pub(crate) fn install() -> Result<(), String> {
 /// Installs what benches need beyond that.
 pub(crate) fn install_for_benches() -> Result<(), String> {
     install_missing(NEEDED_FOR_BENCHES)
+}
+
+/// Installs what virtual machines need.
+pub(crate) fn install_for_guests() -> Result<(), String> {
+    install_missing(NEEDED_FOR_GUESTS)
 }
 
 fn install_missing(needed: &[(&str, &str)]) -> Result<(), String> {

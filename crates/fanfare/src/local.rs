@@ -64,7 +64,7 @@ impl LocalOptions {
 }
 
 /// Longest wait for the stream of a node …
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// … and so much more for each further one.
 const CONNECT_TIMEOUT_EACH: Duration = Duration::from_millis(10);
 
