@@ -70,19 +70,21 @@ if [ -z "$FILTERS" ]; then
 fi
 step tests tests
 if [ -z "$FILTERS" ]; then
-    mkdir -p /tmp/home/run /sys/fs/cgroup/slice/user
+    user=/sys/fs/cgroup/slice/user
+    mkdir -p /tmp/home/run $user/shell $user/platform
     chown -R 65534:65534 /tmp/home
     for controller in memory pids cpu; do
-        echo +$controller > /sys/fs/cgroup/cgroup.subtree_control
-        echo +$controller > /sys/fs/cgroup/slice/cgroup.subtree_control
+        for dir in /sys/fs/cgroup /sys/fs/cgroup/slice $user; do echo +$controller > $dir/cgroup.subtree_control; done
     done
-    step undelegated-doctor doctor LACKING as_user /sys/fs/cgroup/slice/user
-    step undelegated-session as_user /sys/fs/cgroup/slice/user bash /work/session.sh ''
-    # As systemd does it.
-    chown 65534:65534 /sys/fs/cgroup/slice/user /sys/fs/cgroup/slice/user/cgroup.{procs,threads,subtree_control}
-    step delegated-doctor doctor "$LIMITS" as_user /sys/fs/cgroup/slice/user
-    step delegated-session as_user /sys/fs/cgroup/slice/user bash /work/session.sh limits
-    step delegated-is-empty rmdir /sys/fs/cgroup/slice/user /sys/fs/cgroup/slice
+    step undelegated-doctor doctor LACKING as_user $user/platform
+    step undelegated-session as_user $user/shell bash /work/session.sh ''
+    # As systemd does it; the platform is alone in its cgroup, as in a scope.
+    for dir in $user $user/shell $user/platform; do
+        chown 65534:65534 $dir $dir/cgroup.{procs,threads,subtree_control}
+    done
+    step delegated-doctor doctor "$LIMITS" as_user $user/platform
+    step delegated-session as_user $user/shell bash /work/session.sh limits $user/platform
+    step delegated-is-empty rmdir $user/shell $user/platform $user /sys/fs/cgroup/slice
 fi
 rm -rf /tmp/home
 seen > /tmp/after

@@ -1,7 +1,8 @@
 #!/bin/bash
 # One platform from its start to its end, with a `kill -9` between: a function does what it must not, and whoever asks
-# is told which limit held it. With an argument, limits are enforced.
+# is told which limit held it. With `limits` as first argument they are enforced, in the cgroup that is the second.
 limited=$1
+cgroup=${2:-}
 set -eu
 cd "$(mktemp -d)"
 export FANFARE_DATA_DIR=$PWD/data FANFARE_RUN_DIR=$PWD/run
@@ -38,7 +39,10 @@ mkfifo said
 # Starts the platform and waits until it says where it is.
 up() {
     local line
-    /work/fanfare up > said 2> err &
+    (
+        [ -z "$cgroup" ] || echo 0 > "$cgroup/cgroup.procs"
+        exec /work/fanfare up
+    ) > said 2> err &
     platform=$!
     exec 3< said
     while read -r -t 120 line <&3; do
@@ -77,7 +81,7 @@ clean() {
 }
 
 up
-/work/fanfare deploy ./bad.py --timeout 80s > deployed 2>&1 || { cat deployed err; exit 1; }
+/work/fanfare deploy ./bad.py --timeout 80s --start-timeout 200s > deployed 2>&1 || { cat deployed err; exit 1; }
 expect nothing '200  *fine*'
 if [ -n "$limited" ]; then
     expect allocate '* out-of-memory *'
