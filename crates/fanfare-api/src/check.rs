@@ -8,6 +8,7 @@ use fanfare_types::{
     Balance, CodeDigest, Contract, FunctionName, FunctionSpec, Resources, Sizing, Timeouts, limits,
 };
 
+use crate::given::given;
 use crate::quantity::{show_bytes, show_duration};
 use crate::{
     EnvDocument, FieldError, FunctionDocument, HandlerDocument, LimitsDocument, Quantity, TimeoutsDocument,
@@ -48,6 +49,7 @@ impl TryFrom<FunctionDocument> for FunctionSpec {
             runtime: runtime.into(),
             contract,
             code,
+            given: given(document.secrets, &document.files, &document.env)?,
             env: env(document.env)?,
             sizing,
             timeouts: timeouts(&document.timeouts)?,

@@ -12,6 +12,8 @@ use crate::schedules::{SCHEDULE_HEADERS_RESERVED, SCHEDULE_METHODS};
 
 /// A function's name.
 const NAME_PATTERN: &str = "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$";
+/// A file's name, or a directory's.
+const PART_PATTERN: &str = "[A-Za-z0-9_][A-Za-z0-9_.-]*";
 /// A digest as it is answered; any case is taken.
 const DIGEST_PATTERN: &str = "^[0-9A-Fa-f]{64}$";
 const NO_NUL: &str = "^[^\\u0000]*$";
@@ -38,14 +40,20 @@ pub fn constrain(schemas: &mut Map<String, Value>) {
     within(schemas, "FunctionDocument", function_fields());
     within(schemas, "LimitsDocument", limits_fields());
     within(schemas, "TimeoutsDocument", timeouts_fields());
+    within(schemas, "SecretUseDocument", vec![("secret", name_schema())]);
+    let text = json!({"maxLength": limits::FILE_BYTES_MAX});
+    let base64 = json!({"maxLength": limits::FILE_BYTES_MAX.div_ceil(3) * 4, "pattern": format!("^$|{BASE64_PATTERN}")});
+    alternatives(schemas, "FileDocument", &[("text", text), ("base64", base64)]);
     within(schemas, "ScalingDocument", scaling_fields());
     within(schemas, "ScheduleDocument", schedule_fields());
     if let Some(handler) = schemas.get_mut("HandlerDocument") {
         handlers(handler);
     }
-    if let Some(value) = schemas.get_mut("SecretValueDocument") {
-        secret_value(value);
-    }
+    let text = json!({"minLength": 1, "maxLength": limits::SECRET_BYTES_MAX});
+    let base64 = json!({
+        "minLength": 4, "maxLength": limits::SECRET_BYTES_MAX.div_ceil(3) * 4, "pattern": BASE64_PATTERN,
+    });
+    alternatives(schemas, "SecretValueDocument", &[("value", text), ("value_base64", base64)]);
     if let Some(scaling) = schemas.get_mut("ScalingDocument") {
         *scaling = by_policy(scaling);
     }
@@ -100,6 +108,26 @@ fn function_fields() -> Vec<(&'static str, Value)> {
                 "maxProperties": limits::ENV_VARS_MAX,
                 "propertyNames": {"type": "string", "minLength": 1, "pattern": names},
                 "additionalProperties": {"type": "string", "pattern": NO_NUL, "maxLength": limits::ENV_BYTES_MAX},
+            }),
+        ),
+        (
+            "secrets",
+            json!({
+                "maxProperties": limits::SECRETS_PER_FUNCTION_MAX,
+                "propertyNames": {
+                    "type": "string", "maxLength": limits::SECRET_PLACE_LEN_MAX,
+                    "pattern": format!("^(?!{ENV_RESERVED_PREFIX})(?!({reserved})$){PART_PATTERN}$"),
+                },
+            }),
+        ),
+        (
+            "files",
+            json!({
+                "maxProperties": limits::FILES_MAX,
+                "propertyNames": {
+                    "type": "string", "maxLength": limits::FILE_PATH_LEN_MAX,
+                    "pattern": format!("^{PART_PATTERN}(/{PART_PATTERN}){{0,{}}}$", limits::FILE_PATH_PARTS_MAX - 1),
+                },
             }),
         ),
         ("concurrency", json!({"minimum": 1, "maximum": limits::CONCURRENCY_MAX})),
@@ -257,15 +285,12 @@ fn handlers(handler: &mut Value) {
     }
 }
 
-/// One way of giving a value, and nothing beside it.
-fn secret_value(value: &mut Value) {
-    let text = json!({"minLength": 1, "maxLength": limits::SECRET_BYTES_MAX});
-    let base64 = json!({
-        "minLength": 4, "maxLength": limits::SECRET_BYTES_MAX.div_ceil(3) * 4, "pattern": BASE64_PATTERN,
-    });
-    for form in value.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
+/// One of several fields, and nothing beside it.
+fn alternatives(schemas: &mut Map<String, Value>, schema: &str, fields: &[(&str, Value)]) {
+    let forms = schemas.get_mut(schema).and_then(|schema| schema.get_mut("oneOf"));
+    for form in forms.and_then(Value::as_array_mut).into_iter().flatten() {
         merge(form, json!({"additionalProperties": false}));
-        for (name, keywords) in [("value", &text), ("value_base64", &base64)] {
+        for (name, keywords) in fields {
             if let Some(property) = form.pointer_mut(&format!("/properties/{name}")) {
                 merge(property, keywords.clone());
             }

@@ -1,5 +1,6 @@
 //! A function as a user writes it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use fanfare_types::{Balance, Contract, FunctionSpec, Protocol};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_path_to_error::Segment;
 use utoipa::ToSchema;
 
-use crate::{FieldError, Quantity, ScalingDocument, shape, whole};
+use crate::{FieldError, FileDocument, Quantity, ScalingDocument, SecretUseDocument, given, shape, whole};
 
 /// A function: what is registered, and what is answered. Only `name` and `handler` must be given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -28,6 +29,14 @@ pub struct FunctionDocument {
     #[serde(default, skip_serializing_if = "EnvDocument::is_empty")]
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     pub env: EnvDocument,
+    /// Secrets that its sandboxes get, each under the name of the variable or of the file in `/run/secrets`. At most 64;
+    /// a name has 1 to 128 characters of `A-Z a-z 0-9 _ . -` and begins with none of `. -`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretUseDocument>,
+    /// Files that its sandboxes find in `/run/config`, by their paths there: what the function reads and is no code and no
+    /// secret. At most 64 with 64 KiB each and 256 KiB together.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, FileDocument>,
     /// What a sandbox reserves and may use.
     #[serde(default)]
     pub limits: LimitsDocument,
@@ -259,6 +268,8 @@ impl FunctionDocument {
             handler,
             code: None,
             env: EnvDocument::default(),
+            secrets: BTreeMap::new(),
+            files: BTreeMap::new(),
             limits: LimitsDocument::default(),
             concurrency: None,
             handler_processes: None,
@@ -340,6 +351,8 @@ impl From<&FunctionSpec> for FunctionDocument {
             handler: HandlerDocument::from(&spec.contract),
             code: spec.code.map(|digest| digest.to_string()),
             env: EnvDocument(spec.env.clone()),
+            secrets: given::secrets(&spec.given),
+            files: given::files(&spec.given),
             limits: LimitsDocument {
                 memory_request: Some(Quantity::from_bytes(spec.sizing.request.memory_bytes)),
                 memory_limit: Some(Quantity::from_bytes(spec.sizing.limit.memory_bytes)),

@@ -13,6 +13,7 @@ mod dirigent;
 mod explain;
 mod field_error;
 mod function;
+mod given;
 mod problem;
 mod quantity;
 mod revisions;
@@ -48,6 +49,7 @@ pub use function::{
     BalanceName, EnvDocument, FunctionDocument, HandlerDocument, LimitsDocument, ProtocolName,
     TimeoutsDocument,
 };
+pub use given::{FileDocument, SecretPlaceName, SecretUseDocument};
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use quantity::{Quantity, parse_bytes, parse_cpus, parse_duration};
 pub use revisions::{

@@ -21,6 +21,12 @@ pub fn settings_schema() -> Value {
         definitions.insert(name, plain(&schema));
     }
     constrain(&mut definitions);
+    let forms = definitions.get_mut("FileDocument").and_then(|file| file.get_mut("oneOf"));
+    if let Some(forms) = forms.and_then(Value::as_array_mut) {
+        forms.push(
+            json!({"type": "string", "description": "The content of this file beside `fanfare.toml`."}),
+        );
+    }
     let mut root = definitions.remove(ROOT).unwrap_or_default();
     if let Some(fields) = root.as_object_mut() {
         fields.remove("required");

@@ -34,6 +34,8 @@ pub struct SecretDocument {
     pub created_unix_ms: u64,
     /// When it got its present value, in milliseconds since 1970.
     pub updated_unix_ms: u64,
+    /// Functions that use it, in the order of their names.
+    pub used_by: Vec<String>,
 }
 
 /// All secrets in the order of their names: at most 1,000.

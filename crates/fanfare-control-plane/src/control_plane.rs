@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, App};
 use crate::blobs::Blobs;
 use crate::clock::Clock;
+use crate::deliveries::Deliveries;
 use crate::engine_loop;
 use crate::entrusting::Entrusting;
 use crate::hub::{ControlHub, SharedHub};
@@ -106,8 +107,9 @@ impl ControlPlane {
             traffic: registry.traffic(),
             failed: registry.failed(),
         };
-        let engine_ended =
-            engine_loop::start(config, kept, clock, Entrusting::new(connected), inputs, shutdown.clone())?;
+        let deliveries = Deliveries::new(registry.secret_reader(), registry.given());
+        let shells = (deliveries, Entrusting::new(connected));
+        let engine_ended = engine_loop::start(config, kept, clock, shells, inputs, shutdown.clone())?;
         let hub = SharedHub(Arc::new(ControlHub {
             epoch,
             registry: registry.clone(),

@@ -20,18 +20,21 @@ use crate::ControlPlaneError;
 use crate::barrier::Barriers;
 use crate::changes;
 use crate::clock::Clock;
+use crate::deliveries::Deliveries;
 use crate::entrusting::Entrusting;
 use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
 use crate::liveness::{Peers, Pulse};
 use crate::questions::Questions;
 use crate::registry::Visible;
-use crate::view::{ClusterView, Counters, NodeRef};
+use crate::view::{Counters, NodeRef};
 
 mod asking;
+mod views;
 
 pub(crate) struct EngineLoop {
     engine: Engine,
+    deliveries: Deliveries,
     clock: Clock,
     nodes: Peers<NodeId, Sender<ToNode>>,
     data_planes: Peers<DataPlaneId, Sender<ToDataPlane>>,
@@ -76,7 +79,7 @@ pub(crate) fn start(
     config: EngineConfig,
     kept: Kept,
     clock: Clock,
-    entrusting: Entrusting,
+    shells: (Deliveries, Entrusting),
     inputs: mpsc::Receiver<Input>,
     shutdown: CancellationToken,
 ) -> Result<oneshot::Receiver<()>, ControlPlaneError> {
@@ -84,7 +87,7 @@ pub(crate) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(ControlPlaneError::Thread)?;
     let run = move || {
-        let mut engine_loop = EngineLoop::new(config, clock, entrusting);
+        let mut engine_loop = EngineLoop::new(config, clock, shells);
         for (id, spec) in kept.functions {
             engine_loop.step(Event::FunctionKept { id, spec });
         }
@@ -106,9 +109,10 @@ pub(crate) fn start(
 }
 
 impl EngineLoop {
-    fn new(config: EngineConfig, clock: Clock, entrusting: Entrusting) -> Self {
+    fn new(config: EngineConfig, clock: Clock, (deliveries, entrusting): (Deliveries, Entrusting)) -> Self {
         EngineLoop {
             engine: Engine::new(config),
+            deliveries,
             clock,
             nodes: Peers::new(limits::LIVENESS_TIMEOUT),
             data_planes: Peers::new(limits::LIVENESS_TIMEOUT),
@@ -172,6 +176,7 @@ impl EngineLoop {
                 tx.close();
             }
             self.lost.nodes.insert(node);
+            self.deliveries.lost(node);
             self.step(Event::NodeLost(node));
         }
         for (data_plane, tx) in self.data_planes.expire(now) {
@@ -191,12 +196,26 @@ impl EngineLoop {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Function(Visible::Set { id, spec }) => self.step(Event::FunctionSet { id, spec }),
-            Input::Function(Visible::Unit { id, spec }) => self.step(Event::UnitSet { id, spec }),
+            Input::Function(Visible::Set { id, spec }) => {
+                self.deliveries.learn(id, &spec);
+                self.step(Event::FunctionSet { id, spec });
+            }
+            Input::Function(Visible::Unit { id, spec }) => {
+                self.deliveries.learn(id, &spec);
+                self.step(Event::UnitSet { id, spec });
+            }
+            Input::Function(Visible::Secret(name)) => {
+                for (node, message) in self.deliveries.changed(&name) {
+                    self.send_node(node, message);
+                }
+            }
             Input::Function(Visible::Traffic { function, traffic }) => {
                 self.step(Event::TrafficSet { function, traffic });
             }
-            Input::Function(Visible::Removed(id)) => self.step(Event::FunctionRemoved(id)),
+            Input::Function(Visible::Removed(id)) => {
+                self.deliveries.forget(id);
+                self.step(Event::FunctionRemoved(id));
+            }
             Input::NodeConnected { node, hello, stream, tx, pulse } => {
                 self.node_connected(node, hello, stream, (tx, pulse));
             }
@@ -279,7 +298,12 @@ impl EngineLoop {
                     old.close();
                 }
                 self.logs.insert(node, hello.logs);
+                let secrets = self.deliveries.connected(node, &hello);
                 self.step(Event::NodeConnected { node, hello });
+                // After the welcome.
+                for message in secrets {
+                    self.send_node(node, message);
+                }
             }
             Err(refused) => {
                 if refused.is_news {
@@ -405,9 +429,10 @@ impl EngineLoop {
         for command in commands.drain(..) {
             match command {
                 Command::Node { node, message } => {
-                    if let Some(tx) = self.nodes.get(node).and_then(|peer| peer.tx.as_ref()) {
-                        // After an overflow the link is closed, and the node connects anew and is told everything.
-                        let _ = tx.send(message);
+                    let following = self.deliveries.passing(node, &message);
+                    self.send_node(node, message);
+                    if let Some(following) = following {
+                        self.send_node(node, following);
                     }
                 }
                 Command::DataPlane { data_plane, message } => {
@@ -432,6 +457,13 @@ impl EngineLoop {
         self.commands = commands;
     }
 
+    fn send_node(&self, node: NodeId, message: ToNode) {
+        if let Some(tx) = self.nodes.get(node).and_then(|peer| peer.tx.as_ref()) {
+            // After an overflow the link is closed, and the node connects anew and is told everything.
+            let _ = tx.send(message);
+        }
+    }
+
     fn note_placed(&mut self, began: Timestamp, commands: &[Command]) {
         let mut took: Option<Duration> = None;
         for command in commands {
@@ -440,27 +472,5 @@ impl EngineLoop {
                 self.engine.note_placed(*sandbox, took);
             }
         }
-    }
-
-    fn cluster(&self) -> ClusterView {
-        ClusterView {
-            status: self.engine.cluster_status(),
-            nodes_connected: self.nodes.connected().map(|(id, _)| id).collect(),
-            data_planes_connected: self.data_planes.connected().map(|(id, _)| id).collect(),
-            loads: self.loads.clone(),
-            counters: self.counters,
-        }
-    }
-
-    fn connected_nodes(&self) -> Vec<NodeRef> {
-        let connected = self.nodes.connected();
-        connected
-            .map(|(id, peer)| NodeRef {
-                id,
-                name: peer.name.clone(),
-                logs: self.logs.get(&id).copied().unwrap_or_default(),
-                stream: peer.stream,
-            })
-            .collect()
     }
 }

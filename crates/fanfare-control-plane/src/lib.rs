@@ -5,7 +5,7 @@
 //! - schedules, and what they fire: `schedules`, `entrusting`;
 //! - who owns the engine, and what goes in and out: `engine_loop`, `input`;
 //! - who is connected, and who is lost: `hub`, `liveness`;
-//! - how secrets are sealed: `vault`;
+//! - how secrets are sealed, and which nodes get them: `vault`, `deliveries`;
 //! - the HTTP API: `api`; code blobs: `blobs`; what images stand for: `images`; log lines: `transfers`.
 //!
 //! Every decision about sandboxes is `fanfare-engine`'s; nothing here decides anything about them.
@@ -16,6 +16,7 @@ mod blobs;
 mod changes;
 mod clock;
 mod control_plane;
+mod deliveries;
 mod engine_loop;
 mod entrusting;
 mod error;

@@ -1,8 +1,8 @@
 //! What may travel on a link, and how much room it takes.
 
 use fanfare_types::{
-    EntrustedCall, FromDataPlane, FromNode, FunctionRoute, Reach, RequestRecord, RevisionSpec, ToDataPlane,
-    ToNode,
+    EntrustedCall, FromDataPlane, FromNode, FunctionRoute, Reach, RequestRecord, RevisionSpec, SecretName,
+    SecretUse, SecretValue, ToDataPlane, ToNode,
 };
 
 /// A message of a link: one of the four enums of `fanfare-types`.
@@ -56,7 +56,11 @@ fn revision(spec: &RevisionSpec) -> usize {
         Contract::Fake => 0,
     };
     let env: usize = spec.env.iter().map(|(name, value)| TEXT + text(name) + text(value)).sum();
-    2 * FIXED + text(spec.name.as_str()) + text(&spec.runtime) + contract + env
+    let used = |used: &SecretUse| TEXT + text(used.secret.as_str()) + text(used.place.name());
+    let secrets: usize = spec.given.secrets.iter().map(used).sum();
+    let files: usize =
+        spec.given.files.iter().map(|file| 2 * TEXT + text(&file.path) + file.content.len()).sum();
+    2 * FIXED + text(spec.name.as_str()) + text(&spec.runtime) + contract + env + secrets + files
 }
 
 fn entrusted(call: &EntrustedCall) -> usize {
@@ -69,6 +73,12 @@ impl Message for ToNode {
     fn weight_bytes(&self) -> usize {
         match self {
             ToNode::Revision(spec) => FIXED + revision(spec),
+            ToNode::Secrets { values, .. } => {
+                let value = |(name, value): &(SecretName, SecretValue)| {
+                    2 * TEXT + text(name.as_str()) + value.expose().len()
+                };
+                FIXED + values.iter().map(value).sum::<usize>()
+            }
             ToNode::Welcome { .. }
             | ToNode::RevisionRemoved(_)
             | ToNode::Prepare(_)

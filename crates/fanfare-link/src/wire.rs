@@ -27,6 +27,13 @@ pub(crate) mod proto {
     tonic::include_proto!("fanfare.internal.v1");
 }
 
+/// A value shows nowhere.
+impl std::fmt::Debug for proto::Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secret").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// Bytes of one text on the wire. Larger than any that the platform makes.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
 

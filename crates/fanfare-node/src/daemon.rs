@@ -9,7 +9,7 @@ use fanfare_sandbox::{SandboxExit, Started};
 use fanfare_types::limits::LIVENESS_TIMEOUT;
 use fanfare_types::{
     CodeDigest, FromNode, FunctionId, NodeHello, Resources, RevisionId, RevisionSpec, SandboxId,
-    SandboxRecord, SandboxUsage, StartFailure, StopMode, ToNode,
+    SandboxRecord, SandboxUsage, SecretName, SecretValue, StartFailure, StopMode, ToNode,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -117,6 +117,8 @@ pub(crate) struct Daemon {
 
     /// Revisions that this stream has told of.
     pub(crate) specs: HashMap<RevisionId, Arc<RevisionSpec>>,
+    /// What the secrets hold of revisions that this stream has told of, or that are in use.
+    pub(crate) secrets: HashMap<RevisionId, Vec<(SecretName, SecretValue)>>,
     /// Functions without a revision whose last one is still in use here.
     pub(crate) deleted: HashSet<FunctionId>,
     pub(crate) used: HashMap<RevisionId, Used>,
@@ -153,6 +155,7 @@ impl Daemon {
             spoke_at: Instant::now(),
             transfers: JoinSet::new(),
             specs: HashMap::new(),
+            secrets: HashMap::new(),
             deleted: HashSet::new(),
             used: HashMap::new(),
             evictions: Vec::new(),
@@ -218,7 +221,7 @@ impl Daemon {
                 }
                 self.tx = Some(tx);
                 self.welcomed = false;
-                self.specs.clear();
+                self.begin_anew();
                 let hello = self.hello();
                 self.send(FromNode::Hello(hello));
             }
@@ -282,6 +285,7 @@ impl Daemon {
                 self.deleted.remove(&spec.id.function);
                 self.specs.insert(spec.id, spec);
             }
+            ToNode::Secrets { revision, values } => self.take_secrets(revision, values),
             ToNode::RevisionRemoved(revision) => self.removed(revision),
             ToNode::Prepare(revision) => self.prepare(revision),
             ToNode::Create { sandbox, revision } => self.create(sandbox, revision),

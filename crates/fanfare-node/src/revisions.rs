@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use fanfare_types::{
-    CodeDigest, FromNode, FunctionId, RevisionId, RevisionSpec, SandboxId, StartFailure, StartFailureKind,
+    CodeDigest, FromNode, FunctionId, RevisionId, RevisionSpec, SandboxId, SecretName, SecretValue,
+    StartFailure, StartFailureKind,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -142,8 +143,35 @@ impl Daemon {
         self.release_revision(revision);
     }
 
+    /// Hands values on to the runtime that has sandboxes of the revision, or is to make them.
+    pub(crate) fn take_secrets(&mut self, revision: RevisionId, values: Vec<(SecretName, SecretValue)>) {
+        let used = self.used.get(&revision).map(|used| used.runtime);
+        let told = || self.specs.get(&revision).and_then(|spec| self.runtimes.find(&spec.runtime));
+        let Some(runtime) = used.or_else(told) else {
+            return tracing::debug!(%revision, "was told of secrets of a revision that is not wanted here");
+        };
+        self.secrets.insert(revision, values.clone());
+        self.runtimes.0[runtime].secrets(revision, values);
+    }
+
+    /// A revision that is neither in use nor known to the stream needs no secrets.
+    fn drop_secrets(&mut self, revision: RevisionId) {
+        let wanted = self.used.contains_key(&revision) || self.specs.contains_key(&revision);
+        if !wanted && self.secrets.remove(&revision).is_some() {
+            self.runtimes.0.iter().for_each(|runtime| runtime.secrets(revision, Vec::new()));
+        }
+    }
+
+    /// A new stream begins: what it does not tell of, and nothing uses, is not wanted.
+    pub(crate) fn begin_anew(&mut self) {
+        self.specs.clear();
+        let told: Vec<_> = self.secrets.keys().copied().collect();
+        told.into_iter().for_each(|revision| self.drop_secrets(revision));
+    }
+
     pub(crate) fn removed(&mut self, revision: RevisionId) {
         self.specs.remove(&revision);
+        self.drop_secrets(revision);
         if !self.specs.keys().any(|other| other.function == revision.function) {
             self.deleted.insert(revision.function);
         }
@@ -190,6 +218,13 @@ impl Daemon {
         if used.uses == 0 {
             self.used.remove(&revision);
             self.delete_if_unused(revision.function);
+            self.drop_secrets(revision);
+        }
+        if let (Some(values), Some(spec)) = (self.secrets.get(&revision), self.specs.get(&revision))
+            && let Some(runtime) = self.runtimes.find(&spec.runtime)
+        {
+            // They were forgotten with the rest, and will not be told again.
+            self.runtimes.0[runtime].secrets(revision, values.clone());
         }
         // In their old order, ahead of what came later.
         for work in parked.into_iter().rev() {

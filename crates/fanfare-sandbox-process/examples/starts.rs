@@ -100,6 +100,7 @@ fn revision(function: u32, contract: Contract) -> Arc<RevisionSpec> {
         contract,
         code: Some(CodeDigest::default()),
         env: Vec::new(),
+        given: fanfare_types::Given::default(),
         sizing: Sizing::default(),
         timeouts: Timeouts::default(),
     })

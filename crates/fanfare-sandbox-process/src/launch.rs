@@ -29,6 +29,9 @@ pub(crate) const NOFILE: u64 = 16_384;
 /// Sandboxes are what a machine without memory should kill first.
 pub(crate) const OOM_SCORE_ADJ: i32 = 500;
 
+/// Templates that may be replaced between being given and being used, in a row.
+const TEMPLATE_ATTEMPTS_MAX: u32 = 8;
+
 /// See [`data_bytes`].
 const DATA_FACTOR: u64 = 2;
 const DATA_BYTES: u64 = 256 << 20;
@@ -117,15 +120,19 @@ pub(crate) fn data_bytes(shared: &Shared, sizing: &Sizing) -> Option<u64> {
 /// Has the sandbox's body made, in `slot` from the moment there is something to release.
 pub(crate) async fn launch(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, StartFailure> {
     if launch.prepared.serving == Serving::Shim(Language::Python) {
-        match launch
-            .revision
-            .zygotes
-            .get(launch.shared, launch.revision, launch.prepared, launch.ordered)
-            .await?
-        {
-            Template::Zygote(zygote) => return fork(launch, &zygote, slot).await,
-            Template::Fresh => {}
+        let zygotes = &launch.revision.zygotes;
+        for _ in 0..TEMPLATE_ATTEMPTS_MAX {
+            match zygotes.get(launch.shared, launch.revision, launch.prepared, launch.ordered).await? {
+                Template::Fresh => return spawn(launch, slot).await,
+                Template::Zygote(zygote) => {
+                    // Otherwise it was replaced meanwhile, and has ended.
+                    if let Some(_claim) = zygote.claim() {
+                        return fork(launch, &zygote, slot).await;
+                    }
+                }
+            }
         }
+        return Err(node_failure("template", "it was replaced again and again"));
     }
     spawn(launch, slot).await
 }
@@ -133,9 +140,11 @@ pub(crate) async fn launch(launch: Launch<'_>, slot: &mut Option<Body>) -> Resul
 async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, StartFailure> {
     let Launch { shared, name, revision, prepared, cgroup, listener, outputs, prove, .. } = launch;
     let io = |what: &'static str| move |e: std::io::Error| node_failure(what, e);
+    let link = shared.links.get().map_err(io("launcher"))?;
+    let secrets = shared.place_given(&link, revision).await?;
     let mut spec = base_spec(name, revision.uid);
     spec.argv = prepared.argv.clone();
-    spec.env = prepared.env(Some(name));
+    spec.env = prepared.env(Some(name), &secrets)?;
     spec.binds = prepared.binds.clone();
     spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;
     spec.data_bytes = data_bytes(shared, &revision.spec.sizing);
@@ -171,7 +180,6 @@ async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, St
             cloned.what = "interpreter";
         }
     }
-    let link = shared.links.get().map_err(io("launcher"))?;
     let process = Process::start(&link, spec, outputs, fds, cgroup).await.map_err(io("launcher"))?;
     shared.journal.add_process(name, process.pid()).map_err(io("journal"))?;
     *slot = Some(Body::Own(process));

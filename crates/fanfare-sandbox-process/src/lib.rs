@@ -15,6 +15,7 @@ mod fdmsg;
 #[doc(hidden)]
 pub mod fuzz;
 mod gate;
+mod given;
 mod isolation;
 mod journal;
 mod launch;

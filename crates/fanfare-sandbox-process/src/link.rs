@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::fdmsg;
+use crate::given::Given;
 use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request, SpawnSpec};
 use crate::options::LauncherCommand;
 use crate::run_dir;
@@ -38,6 +39,8 @@ pub(crate) struct Link {
     /// `None` once the launcher has ended.
     pending: Mutex<Option<BTreeMap<u64, oneshot::Sender<Answer>>>>,
     next: AtomicU64,
+    /// What revisions are given, as long as it lives.
+    pub(crate) given: Given,
 }
 
 /// What is needed to start a launcher.
@@ -178,16 +181,17 @@ impl Link {
             .map_err(|e| {
                 io::Error::new(e.kind(), format!("starting {}: {e}", options.command.program.display()))
             })?;
-        let link = Link {
-            socket: sys::async_fd(ours, Interest::READABLE | Interest::WRITABLE)?,
-            pending: Mutex::new(Some(BTreeMap::new())),
-            next: AtomicU64::new(0),
-        };
-        link.send(&Request::Hello(options.config.clone()), &[options.lock.as_fd()]).await?;
+        let socket = sys::async_fd(ours, Interest::READABLE | Interest::WRITABLE)?;
+        send(&socket, &Request::Hello(options.config.clone()), &[options.lock.as_fd()]).await?;
         let mut buffer = vec![0; PACKET_BYTES_MAX];
-        let greeting = tokio::time::timeout(START_TIMEOUT, link.receive(&mut buffer));
+        let greeting = tokio::time::timeout(START_TIMEOUT, receive(&socket, &mut buffer));
         match greeting.await.map_err(|_| io::Error::other("the launcher does not answer"))?? {
-            Some((Reply::Ready(powers), _)) => Ok((link, child, powers)),
+            Some((Reply::Ready(powers), mut fds)) => {
+                let given = fds.pop().ok_or_else(|| io::Error::other("the launcher sent no directory"))?;
+                let pending = Mutex::new(Some(BTreeMap::new()));
+                let link = Link { socket, pending, next: AtomicU64::new(0), given: Given::new(given) };
+                Ok((link, child, powers))
+            }
             Some((Reply::Unable { why }, _)) => {
                 Err(io::Error::other(format!("the launcher cannot work: {why}")))
             }
@@ -225,7 +229,7 @@ impl Link {
         let (sender, receiver) = oneshot::channel();
         self.pending.lock().as_mut().ok_or_else(gone)?.insert(seq, sender);
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        if let Err(e) = self.send(&request(seq), &borrowed).await {
+        if let Err(e) = send(&self.socket, &request(seq), &borrowed).await {
             if let Some(pending) = self.pending.lock().as_mut() {
                 pending.remove(&seq);
             }
@@ -234,21 +238,11 @@ impl Link {
         receiver.await.map_err(|_| gone())
     }
 
-    async fn send(&self, request: &Request, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
-        let send = |socket: &OwnedFd| protocol::send(socket, request, fds, SendFlags::DONTWAIT);
-        self.socket.async_io(Interest::WRITABLE, send).await
-    }
-
-    async fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Answer>> {
-        let receive = |socket: &OwnedFd| protocol::receive(socket, buffer, RecvFlags::DONTWAIT);
-        self.socket.async_io(Interest::READABLE, receive).await
-    }
-
     /// Hands answers to those who wait, until the launcher ends.
     async fn read(&self) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         loop {
-            let (reply, fds) = match self.receive(&mut buffer).await {
+            let (reply, fds) = match receive(&self.socket, &mut buffer).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => return,
                 Err(error) => {
@@ -266,6 +260,20 @@ impl Link {
             }
         }
     }
+}
+
+async fn send(
+    socket: &AsyncFd<OwnedFd>,
+    request: &Request,
+    fds: &[std::os::fd::BorrowedFd<'_>],
+) -> io::Result<()> {
+    let send = |socket: &OwnedFd| protocol::send(socket, request, fds, SendFlags::DONTWAIT);
+    socket.async_io(Interest::WRITABLE, send).await
+}
+
+async fn receive(socket: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<Option<Answer>> {
+    let receive = |socket: &OwnedFd| protocol::receive(socket, buffer, RecvFlags::DONTWAIT);
+    socket.async_io(Interest::READABLE, receive).await
 }
 
 fn refusal(reply: Reply) -> io::Error {

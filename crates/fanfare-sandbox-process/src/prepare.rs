@@ -47,8 +47,12 @@ async fn prepare(shared: &Arc<Shared>, revision: &Arc<Revision>) -> Result<Arc<P
         }
         Contract::Http { .. } | Contract::Fake => (None, None),
     };
-    let files =
-        Files { code: &code, deps: deps.as_deref(), shims: shim.map(|python| (shared.shims.dir(), python)) };
+    let files = Files {
+        run_dir: &options.run_dir,
+        code: &code,
+        deps: deps.as_deref(),
+        shims: shim.map(|python| (shared.shims.dir(), python)),
+    };
     assemble(spec, &files, &options.python, &options.node).map(Arc::new)
 }
 

@@ -11,6 +11,7 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::cgroup::{self, Cgroups};
+use crate::given::GIVEN_DIR;
 use crate::journal::{Item, Journal, Kind};
 use crate::procfs;
 
@@ -56,6 +57,7 @@ pub(crate) fn sweep(run_dir: &Path) {
     let _ = fs::remove_dir_all(run_dir.join("s"));
     let _ = fs::remove_file(run_dir.join("broker"));
     let _ = fs::remove_dir(run_dir.join("root"));
+    let _ = fs::remove_dir(run_dir.join(GIVEN_DIR));
     Cgroups::close(&instance);
 }
 

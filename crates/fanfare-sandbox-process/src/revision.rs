@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fanfare_types::{Contract, RevisionSpec, StartFailure, StartFailureKind};
 
 use crate::attempts::Attempts;
+use crate::given::{self, CONFIG_DIR, SECRETS_DIR, SecretEnv};
 use crate::launcher::protocol::Bind;
 use crate::root::{DEPS_DIR, FUNCTION_DIR, MODULES_DIR, SHIM_DIR};
 use crate::zygote::Zygotes;
@@ -69,13 +70,22 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// The environment of one sandbox, or of a template.
-    pub(crate) fn env(&self, sandbox: Option<&str>) -> Vec<String> {
+    /// The environment of one sandbox, or of a template, with the values of its secrets.
+    pub(crate) fn env(
+        &self,
+        sandbox: Option<&str>,
+        secrets: &SecretEnv,
+    ) -> Result<Vec<String>, StartFailure> {
         let mut env = self.env.clone();
+        for (name, value) in secrets {
+            let text = std::str::from_utf8(value.expose()).ok().filter(|text| !text.contains('\0'));
+            let no_text = || format!("the secret that it has as the variable {name} is no text");
+            env.set(name, text.ok_or_else(|| failure(StartFailureKind::SecretMissing, no_text()))?);
+        }
         if let Some(id) = sandbox {
             env.set("FANFARE_SANDBOX_ID", id);
         }
-        env.0
+        Ok(env.0)
     }
 
     /// A failure for want of an interpreter, with its name where the program is a script.
@@ -133,6 +143,8 @@ impl Revision {
 /// Directories that a revision's sandboxes see.
 #[derive(Debug)]
 pub(crate) struct Files<'a> {
+    /// The runtime's, for what the revision is given.
+    pub(crate) run_dir: &'a Path,
     /// Its code.
     pub(crate) code: &'a Path,
     /// Its installed dependencies.
@@ -159,6 +171,11 @@ pub(crate) fn assemble(
     env.set("FANFARE_REVISION", &spec.id.number.to_string());
     env.set("FANFARE_MEMORY_LIMIT_MB", &(spec.sizing.limit.memory_bytes >> 20).to_string());
     let mut binds = vec![read_only(files.code, FUNCTION_DIR)?];
+    if !spec.given.is_empty() {
+        for inside in [SECRETS_DIR, CONFIG_DIR] {
+            binds.push(read_only(&given::source(files.run_dir, spec.id, inside), inside)?);
+        }
+    }
     if let (Some(modules), Contract::Node { .. }) = (files.deps, &spec.contract) {
         // Where Node.js looks last, whatever kind of module asks.
         binds.push(read_only(modules, MODULES_DIR)?);

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, makedev, mknodat};
+use rustix::fs::{FileType, Mode, OFlags, makedev, mknodat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
@@ -51,6 +51,11 @@ const TMP_BYTES_MIN: u64 = 4096;
 /// Files in a sandbox's `/tmp`. An inode takes about a kilobyte of kernel memory.
 const TMP_INODES: u64 = 32_768;
 
+/// Bytes of all secrets and configuration files of a node.
+const GIVEN_BYTES: u64 = 1 << 30;
+/// Files and directories of them.
+const GIVEN_INODES: u64 = 1 << 20;
+
 /// Copied from the host where present.
 const ETC_FILES: [&str; 7] =
     ["ld.so.cache", "localtime", "mime.types", "services", "protocols", "ssl/openssl.cnf", "gai.conf"];
@@ -87,7 +92,8 @@ pub(crate) fn build(root: &Path) -> io::Result<Powers> {
         "proc",
         "dev/shm",
         "etc/ssl",
-        "run",
+        "run/secrets",
+        "run/config",
         "var",
     ] {
         let path = root.join(dir);
@@ -264,6 +270,19 @@ fn mount_tmp(path: &Path, bytes: u64, uid: Option<u32>) -> rustix::io::Result<()
         .map_err(|_| rustix::io::Errno::INVAL)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount("tmp", path, "tmpfs", flags, options.as_c_str())
+}
+
+/// Mounts the file system for what revisions are given, and opens it. Its pages are not written to swap where the kernel
+/// can keep them from it (Linux 6.4).
+pub(crate) fn mount_given(path: &Path) -> io::Result<OwnedFd> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let mount = |more: &str| {
+        let options = c_string(&format!("mode=0700,size={GIVEN_BYTES},nr_inodes={GIVEN_INODES}{more}"))?;
+        rustix::mount::mount("given", path, "tmpfs", flags, options.as_c_str()).map_err(io::Error::from)
+    };
+    at("mount a file system on", path, mount(",noswap").or_else(|_| mount("")))?;
+    let open = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    at("open", path, rustix::fs::open(path, open, Mode::empty()))
 }
 
 /// Where the pieces of one sandbox go, relative to the template.

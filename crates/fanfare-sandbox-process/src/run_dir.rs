@@ -9,12 +9,14 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use tokio::sync::oneshot;
 
+use crate::given::GIVEN_DIR;
 use crate::recover;
 
 /// How long the previous owner of a run directory may take to clean up.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Directories in it: of listeners' sockets, the template of root directories, the journal.
-const DIRECTORIES: [&str; 3] = ["s", "root", "journal"];
+/// Directories in it: of listeners' sockets, the template of root directories, the journal, and where the launcher has
+/// what revisions are given.
+const DIRECTORIES: [&str; 4] = ["s", "root", "journal", GIVEN_DIR];
 
 /// Makes the directories in it.
 pub(crate) fn make(run_dir: &Path) -> io::Result<()> {

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use fanfare_sandbox::{LogStream, Orphan, Outlets, Runtime, Started};
 use fanfare_types::{
-    RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, StartFailure, StopMode,
+    RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, SecretName, SecretValue, StartFailure,
+    StopMode,
 };
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 use parking_lot::Mutex;
@@ -125,6 +126,10 @@ impl Runtime for ProcessRuntime {
             stop(&shared, id, StopMode::Kill).await;
             result.map(|_| ())
         })
+    }
+
+    fn secrets(&self, revision: RevisionId, values: Vec<(SecretName, SecretValue)>) {
+        self.shared.take_secrets(revision, values);
     }
 
     fn create(
@@ -271,8 +276,9 @@ async fn gone(mut gone: tokio::sync::watch::Receiver<bool>) {
 }
 
 /// Releases what is kept for a revision that has no sandboxes any more.
-async fn release(shared: &Shared, revision: &Revision) {
+async fn release(shared: &Arc<Shared>, revision: &Revision) {
     shared.release_deps(revision.spec.id);
     revision.zygotes.close().boxed().await;
+    shared.remove_given(revision).await;
     shared.release_uid(revision);
 }

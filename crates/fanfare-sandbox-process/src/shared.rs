@@ -16,6 +16,7 @@ use tokio::task::JoinError;
 use crate::broker::SocketRequests;
 use crate::cgroup::{Cgroup, Cgroups, Limits};
 use crate::deps::Store;
+use crate::given::Values;
 use crate::journal::{Item, Journal, Kind};
 use crate::link::Links;
 use crate::options::ProcessOptions;
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     revisions: Mutex<Revisions>,
     pub(crate) closing: AtomicBool,
     pub(crate) deps: Store,
+    /// What secrets hold.
+    pub(crate) values: Values,
     file_work: Semaphore,
     counter: AtomicU64,
     /// Owners of journal entries that are not sandboxes.
@@ -107,6 +110,7 @@ impl Shared {
             sandboxes: Mutex::default(),
             revisions: Mutex::default(),
             closing: AtomicBool::new(false),
+            values: Values::default(),
             file_work: Semaphore::new(FILE_WORK_MAX),
             counter: AtomicU64::new(0),
             others: Mutex::default(),
@@ -140,6 +144,11 @@ impl Shared {
         let revision = Arc::new(Revision::new(spec, uid));
         revisions.known.insert(id, revision.clone());
         Ok(revision)
+    }
+
+    /// A revision that is known here.
+    pub(crate) fn known_revision(&self, id: RevisionId) -> Option<Arc<Revision>> {
+        self.revisions.lock().known.get(&id).cloned()
     }
 
     /// Takes a revision out, so that its next use begins anew.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fanfare_types::{
     CodeDigest, ExitCause, FunctionId, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage,
-    Stages, StartFailure, StopMode,
+    SecretName, SecretValue, Stages, StartFailure, StopMode,
 };
 use futures_util::future::BoxFuture;
 
@@ -24,6 +24,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Makes code, dependencies and templates of a revision ready and proves that one sandbox starts.
     fn prepare(&self, revision: Arc<RevisionSpec>) -> BoxFuture<'static, Result<(), StartFailure>>;
+
+    /// What the secrets of a revision hold from now on, in place of what was said before. Said before `prepare` and
+    /// `create`; running sandboxes have it in their files within a second, later ones in their environment, too.
+    /// Does not block. `forget` forgets it, and so does being told of none.
+    fn secrets(&self, revision: RevisionId, values: Vec<(SecretName, SecretValue)>);
 
     /// Starts a sandbox and waits until it accepts requests.
     fn create(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits;
-use crate::{FunctionId, FunctionName, Reach, Resources, RevisionId, Scaling};
+use crate::{FunctionId, FunctionName, Given, Reach, Resources, RevisionId, Scaling};
 
 /// Why a name was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +231,8 @@ pub struct FunctionSpec {
     pub code: Option<CodeDigest>,
     /// Environment of its sandboxes, in the order given.
     pub env: Vec<(String, String)>,
+    /// Secrets and files that its sandboxes get.
+    pub given: Given,
     /// Amounts.
     pub sizing: Sizing,
     /// Times.
@@ -254,6 +256,7 @@ impl FunctionSpec {
             contract: self.contract.clone(),
             code: self.code,
             env: self.env.clone(),
+            given: self.given.clone(),
             sizing: self.sizing.clone(),
             timeouts: self.timeouts,
         }
@@ -291,6 +294,8 @@ pub struct RevisionSpec {
     pub code: Option<CodeDigest>,
     /// Environment.
     pub env: Vec<(String, String)>,
+    /// Secrets and files. The secrets' values come apart: [`crate::ToNode::Secrets`].
+    pub given: Given,
     /// Amounts.
     pub sizing: Sizing,
     /// Times.

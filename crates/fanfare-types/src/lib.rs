@@ -32,7 +32,7 @@ pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
 pub use request::{RequestEnd, RequestRecord, SlotRecord, SlotWhy};
 pub use resources::Resources;
 pub use scaling::{Hpa, Kpa, Metric, Scaling, ScalingPolicy};
-pub use secret::{SecretName, SecretValue};
+pub use secret::{ConfigFile, Given, SecretName, SecretPlace, SecretUse, SecretValue};
 pub use stages::Stages;
 pub use time::Timestamp;
 pub use traffic::{InvalidTag, Reach, Share, Tag, Target, Traffic};

@@ -30,6 +30,22 @@ pub const ENV_BYTES_MAX: usize = 32 * 1024;
 pub const SECRETS_MAX: usize = 1_000;
 /// Bytes of one secret's value.
 pub const SECRET_BYTES_MAX: usize = 64 * 1024;
+/// Secrets that one function may use.
+pub const SECRETS_PER_FUNCTION_MAX: usize = 64;
+/// Bytes of all names and values of the secrets that one function has in its environment.
+pub const SECRET_ENV_BYTES_MAX: usize = 32 * 1024;
+/// Characters of the name under which a function finds a secret.
+pub const SECRET_PLACE_LEN_MAX: usize = 128;
+/// Configuration files of one function.
+pub const FILES_MAX: usize = 64;
+/// Bytes of one configuration file.
+pub const FILE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of all configuration files of one function: a revision is one value in the store.
+pub const FILES_BYTES_MAX: usize = 256 * 1024;
+/// Characters of a configuration file's path.
+pub const FILE_PATH_LEN_MAX: usize = 255;
+/// Directories and file in that path.
+pub const FILE_PATH_PARTS_MAX: usize = 8;
 /// Arguments of a function's command.
 pub const COMMAND_ARGS_MAX: usize = 256;
 /// Bytes of all arguments of a function's command.

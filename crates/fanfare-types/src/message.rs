@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use crate::{
     DataPlaneId, EntrustRefusal, EntrustedCall, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason,
-    RequestRecord, Resources, RevisionId, RevisionSpec, SandboxId, Stages, StartFailure,
+    RequestRecord, Resources, RevisionId, RevisionSpec, SandboxId, SecretName, SecretValue, Stages,
+    StartFailure,
 };
 
 /// Control plane to data plane.
@@ -268,6 +269,15 @@ pub enum ToNode {
     },
     /// What follows refers to this revision. Sent once per stream before its first use.
     Revision(Arc<RevisionSpec>),
+    /// What the secrets hold that this revision uses: all that exist, in place of what was said before. Sent after the
+    /// revision and before anything is to be done with it; again whenever one changes, and at the beginning of a stream
+    /// for the revisions of the sandboxes that the hello states.
+    Secrets {
+        /// The revision.
+        revision: RevisionId,
+        /// The values.
+        values: Vec<(SecretName, SecretValue)>,
+    },
     /// Forget the revision and its template once its last sandbox has ended.
     RevisionRemoved(RevisionId),
     /// Make code, dependencies and template ready, and prove that one sandbox starts.

@@ -28,8 +28,8 @@ macro_rules! reasons {
             #[must_use]
             pub fn hint_for(self, name: &str) -> String {
                 match self {
-                    // `NAME` is part of a path there.
-                    Reason::RouteNotFound => self.hint().to_owned(),
+                    // `NAME` is part of a path there, or a secret's.
+                    Reason::RouteNotFound | Reason::SecretUnknown => self.hint().to_owned(),
                     _ => self.hint().replace("NAME", name),
                 }
             }
@@ -70,6 +70,12 @@ reasons! {
     RegistryFull = "registry-full", 507, "delete functions that are no longer needed";
     /// No secret of that name.
     SecretNotFound = "secret-not-found", 404, "list what there is with `fanfare secret list`";
+    /// A function names a secret that does not exist.
+    SecretUnknown = "secret-unknown", 422, "set it first: `fanfare secret set NAME < FILE`; `fanfare secret list` lists what there is";
+    /// A function uses the secret.
+    SecretInUse = "secret-in-use", 409, "delete the functions that use it, or deploy them without it (`fanfare update NAME --unset-secret PLACE`)";
+    /// A secret of the revision does not exist any more.
+    SecretMissing = "secret-missing", 503, "set it anew with `fanfare secret set`, or deploy the function without it";
     /// The named code was never uploaded.
     CodeNotFound = "code-not-found", 422, "upload the code first: PUT /v1/blobs/DIGEST";
     /// The uploaded bytes are not what the digest says.
@@ -188,6 +194,8 @@ pub enum StartFailureKind {
     RuntimeMissing,
     /// No connected node could hold it, were it empty.
     NoRoom,
+    /// A secret that it uses does not exist, or does not fit.
+    SecretMissing,
 }
 
 impl StartFailureKind {
@@ -203,6 +211,7 @@ impl StartFailureKind {
             StartFailureKind::NoNode => Reason::NoNode,
             StartFailureKind::RuntimeMissing => Reason::RuntimeMissing,
             StartFailureKind::NoRoom => Reason::NoCapacity,
+            StartFailureKind::SecretMissing => Reason::SecretMissing,
             StartFailureKind::Code
             | StartFailureKind::ImportFailed
             | StartFailureKind::Exited(_)
@@ -214,7 +223,13 @@ impl StartFailureKind {
     #[must_use]
     pub const fn may_pass(self) -> bool {
         self.is_for_want_of_a_node()
-            || matches!(self, StartFailureKind::Code | StartFailureKind::Node | StartFailureKind::Timeout)
+            || matches!(
+                self,
+                StartFailureKind::Code
+                    | StartFailureKind::Node
+                    | StartFailureKind::Timeout
+                    | StartFailureKind::SecretMissing
+            )
     }
 
     /// Whether it was never tried, because no connected node could.

@@ -65,6 +65,73 @@ impl fmt::Debug for SecretValue {
     }
 }
 
+/// Secrets and configuration files of a function, as it names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Which secrets its sandboxes get, and as what; in the order of the places, none twice.
+    pub secrets: Vec<SecretUse>,
+    /// Files that its sandboxes find; in the order of their paths, none twice.
+    pub files: Vec<ConfigFile>,
+}
+
+impl Given {
+    /// Whether there is nothing of either.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.secrets.is_empty() && self.files.is_empty()
+    }
+
+    /// The secrets that are named, in their order, each once.
+    #[must_use]
+    pub fn secret_names(&self) -> Vec<SecretName> {
+        let names: std::collections::BTreeSet<_> = self.secrets.iter().map(|used| &used.secret).collect();
+        names.into_iter().cloned().collect()
+    }
+}
+
+/// A secret that a function gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretUse {
+    /// Which.
+    pub secret: SecretName,
+    /// As what.
+    pub place: SecretPlace,
+}
+
+/// As what a function gets a secret.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SecretPlace {
+    /// An environment variable of this name. It has the value that the secret had when the sandbox was started.
+    Env(String),
+    /// A file of this name in `/run/secrets`. It has the present value.
+    File(String),
+}
+
+impl SecretPlace {
+    /// The variable's or the file's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            SecretPlace::Env(name) | SecretPlace::File(name) => name,
+        }
+    }
+}
+
+/// A file that is a part of a revision's settings.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ConfigFile {
+    /// Its path below `/run/config`.
+    pub path: String,
+    /// What it holds.
+    pub content: Arc<[u8]>,
+}
+
+impl fmt::Debug for ConfigFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.path, self.content.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,6 +24,14 @@ const SHARED_BY_POLICIES: [&str; 6] = [
     "scaling.scale_down_delay",
 ];
 
+/// Tables whose keys are the user's own, and what one of them is called. Of these the names are told and no values: those
+/// of variables may be secrets, and files are long.
+pub(crate) const NAMED: [(&str, &str); 3] = [("env.", "env "), ("secrets.", "secret "), ("files.", "file ")];
+
+fn is_named(setting: &str) -> bool {
+    NAMED.iter().any(|(_, word)| setting.starts_with(word))
+}
+
 /// One setting that differs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
@@ -41,7 +49,7 @@ impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let setting = &self.setting;
         let default = if self.default { " (default)" } else { "" };
-        match (setting.starts_with("env "), &self.before, &self.after) {
+        match (is_named(setting), &self.before, &self.after) {
             (true, None, _) => write!(f, "{setting} added"),
             (true, _, None) => write!(f, "{setting} removed"),
             (true, ..) => write!(f, "{setting} changed"),
@@ -57,7 +65,7 @@ impl Change {
     /// The setting and what it has become, `memory 256 MiB`; of a variable the name alone.
     pub(crate) fn now(&self) -> String {
         match &self.after {
-            Some(after) if !self.setting.starts_with("env ") => format!("{} {after}", self.setting),
+            Some(after) if !is_named(&self.setting) => format!("{} {after}", self.setting),
             _ => self.setting.clone(),
         }
     }
@@ -92,10 +100,9 @@ pub(crate) fn changes(before: &FunctionDocument, after: &FunctionDocument) -> Ve
                 _ => value,
             })
         };
-        let setting = match name.strip_prefix("env.") {
-            Some(variable) => format!("env {variable}"),
-            None => SettingsArgs::word_of(name).unwrap_or(name).to_owned(),
-        };
+        let named =
+            NAMED.iter().find_map(|(field, word)| Some(format!("{word}{}", name.strip_prefix(field)?)));
+        let setting = named.unwrap_or_else(|| SettingsArgs::word_of(name).unwrap_or(name).to_owned());
         let default = after.get(name) == defaults.get(name);
         Change { setting, field: name.clone(), before: shown(&before), after: shown(&after), default }
     });
@@ -162,7 +169,7 @@ fn shown(name: &str, value: &Value) -> String {
         || name == "scaling.tick"
         || ["_delay", "_window", "_grace"].iter().any(|end| name.ends_with(end));
     match value {
-        _ if name.starts_with("env.") => "…".to_owned(),
+        _ if NAMED.iter().any(|(field, _)| name.starts_with(field)) => "…".to_owned(),
         Value::Number(bytes) if name.starts_with("limits.memory") || name == "limits.tmp" => {
             bytes.as_u64().map_or_else(|| bytes.to_string(), human_bytes)
         }
@@ -180,7 +187,7 @@ fn shown(name: &str, value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use fanfare_api::{PolicyName, Quantity};
+    use fanfare_api::{FileDocument, PolicyName, Quantity, SecretPlaceName, SecretUseDocument};
 
     use super::*;
 
@@ -194,22 +201,27 @@ mod tests {
         before.limits.memory_limit = Some(Quantity::from("256MiB"));
         before.env.set("TOKEN", "canary");
         before.env.set("B", "1");
+        before.files.insert("a.json".into(), FileDocument::Text("canary".into()));
         before.scaling.stable_window = Some(Quantity::from("30s"));
         let mut after = function();
         after.concurrency = Some(4);
         after.env.set("B", "2");
         after.env.set("C", "canary");
+        let used = SecretUseDocument { secret: "db".into(), place: SecretPlaceName::File };
+        after.secrets.insert("db.txt".into(), used);
         let told: Vec<_> = changes(&before, &after).iter().map(Change::to_string).collect();
         let expected = [
             "concurrency 1 -> 4",
             "env B changed",
             "env C added",
             "env TOKEN removed",
+            "file a.json removed",
             "memory 256 MiB -> 128 MiB (default)",
             "scaling.stable_window 30.0 s -> 60.0 s (default)",
+            "secret db.txt added",
         ];
         assert_eq!(told, expected);
-        assert_eq!(changes(&before, &after)[4].now(), "memory 128 MiB");
+        assert_eq!(changes(&before, &after)[5].now(), "memory 128 MiB");
         assert_eq!(changes(&before, &after)[1].now(), "env B");
     }
 

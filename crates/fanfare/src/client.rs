@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use fanfare_api::{
-    BlobDocument, ClusterStatusDocument, DeployResult, FunctionDocument, FunctionListDocument,
+    BlobDocument, ClusterStatusDocument, DeployResult, FileDocument, FunctionDocument, FunctionListDocument,
     FunctionStatusDocument, FunctionSummaryDocument, PROBLEM_CONTENT_TYPE, PrepareResult, Problem,
     RequestExplanationDocument, RevisionListDocument, RollbackDocument, SecretDocument, SecretListDocument,
     TrafficDocument, TrafficResult,
@@ -425,11 +425,14 @@ fn encoded(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// The document with the values of its variables masked.
+/// The document with the values of its variables masked, and without what is in its files.
 fn shown_document(document: &FunctionDocument) -> String {
     let mut shown = document.clone();
     for (_, value) in &mut shown.env.0 {
         "***".clone_into(value);
+    }
+    for file in shown.files.values_mut() {
+        *file = FileDocument::Text("…".to_owned());
     }
     serde_json::to_string(&shown).unwrap_or_default()
 }

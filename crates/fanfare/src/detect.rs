@@ -9,6 +9,7 @@ use fanfare_api::{FieldError, FunctionDocument, HandlerDocument};
 use fanfare_types::{FunctionName, FunctionSpec, limits};
 
 use crate::exit::Failure;
+use crate::given;
 use crate::package::SETTINGS_FILE;
 use crate::settings_file::SettingsFile;
 use crate::suggest;
@@ -120,6 +121,7 @@ fn directory(path: &Path, wanted: &Wanted<'_>) -> Result<FunctionDocument, Failu
     let settings = path.join(SETTINGS_FILE);
     let file = SettingsFile::read(&settings)?;
     let mut table = file.as_ref().map_or_else(|| Ok(toml::Table::new()), SettingsFile::table)?;
+    given::read_files(&mut table, path)?;
     if let Some(name) = wanted.name {
         table.insert("name".to_owned(), name.to_owned().into());
     } else if !table.contains_key("name") {

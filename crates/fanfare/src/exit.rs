@@ -53,6 +53,8 @@ impl Exit {
             | Reason::RevisionFailed
             | Reason::FunctionExists
             | Reason::TooLarge
+            | Reason::SecretUnknown
+            | Reason::SecretInUse
             | Reason::InvocationEnded
             | Reason::NotReplayable
             | Reason::ScheduleBusy
@@ -64,7 +66,8 @@ impl Exit {
             | Reason::BadResponse
             | Reason::StartFailed
             | Reason::HandlerNotFound
-            | Reason::DependenciesFailed => Exit::Function,
+            | Reason::DependenciesFailed
+            | Reason::SecretMissing => Exit::Function,
             _ => Exit::Platform,
         }
     }

@@ -14,6 +14,7 @@ mod detect;
 mod dirigent;
 mod dirs;
 mod exit;
+mod given;
 mod hidden;
 mod http;
 mod lines;

@@ -8,6 +8,7 @@ use fanfare_types::limits;
 
 use crate::args::{number, whole};
 use crate::exit::Failure;
+use crate::given::{FileFlag, SecretFlag};
 
 /// Settings of a function. What is left out keeps its value or its default.
 #[derive(ClapArgs, Clone, Debug, Default, PartialEq)]
@@ -19,6 +20,18 @@ pub(crate) struct SettingsArgs {
     /// Remove an environment variable; may be repeated.
     #[arg(long, value_name = "NAME")]
     pub(crate) unset_env: Vec<String>,
+    /// Give it a secret, as the file /run/secrets/FILE or as a variable: NAME[=file:FILE|env:VARIABLE]; may be repeated.
+    #[arg(long, value_name = "NAME[=PLACE]")]
+    pub(crate) secret: Vec<SecretFlag>,
+    /// Take a secret away, by its file or variable; may be repeated.
+    #[arg(long, value_name = "PLACE", hide_short_help = true)]
+    pub(crate) unset_secret: Vec<String>,
+    /// Give it a file at /run/config/PATH with this content; may be repeated.
+    #[arg(long, value_name = "PATH=LOCALFILE")]
+    pub(crate) file: Vec<FileFlag>,
+    /// Take a file of /run/config away; may be repeated.
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
+    pub(crate) unset_file: Vec<String>,
     /// Most memory of a sandbox, e.g. 256MiB.
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
@@ -118,6 +131,10 @@ impl SettingsArgs {
     /// A variable without a value here or there.
     pub(crate) fn apply(&self, document: &mut FunctionDocument) -> Result<(), Failure> {
         self.apply_env(document)?;
+        self.unset_secret.iter().for_each(|place| drop(document.secrets.remove(place)));
+        self.secret.iter().for_each(|secret| secret.apply(document));
+        self.unset_file.iter().for_each(|path| drop(document.files.remove(path)));
+        self.file.iter().try_for_each(|file| file.apply(document))?;
         let text = |given: &Option<String>, field: &mut Option<Quantity>| {
             if let Some(given) = given {
                 *field = Some(Quantity::Text(given.clone()));

@@ -1,3 +1,4 @@
+use fanfare_types::{ConfigFile, Given, SecretName, SecretPlace, SecretUse};
 use fanfare_types::{Hpa, Kpa, Metric, Protocol, Scaling, ScalingPolicy};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -391,10 +392,19 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
         Just(Balance::Hermod),
     ];
     let queue = 1..=limits::QUEUE_LIMIT_MAX;
-    let parts = (contracts(), any::<[u8; 32]>(), env, sizings(), timeouts, scalings(), queue, balances);
+    let parts =
+        (contracts(), any::<[u8; 32]>(), (env, givens()), sizings(), timeouts, scalings(), queue, balances);
     ("[a-z][a-z0-9]{0,20}", parts).prop_map(|(name, parts)| {
-        let (contract, digest, env, mut sizing, (start, request, idle), scaling, queue_limit, balance) =
-            parts;
+        let (
+            contract,
+            digest,
+            (env, given),
+            mut sizing,
+            (start, request, idle),
+            scaling,
+            queue_limit,
+            balance,
+        ) = parts;
         if !matches!(contract, Contract::Python { .. } | Contract::Node { .. }) {
             sizing.handler_processes = 1;
         }
@@ -405,6 +415,7 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
             contract,
             code: (!fake).then_some(CodeDigest(digest)),
             env: env.into_iter().rev().collect(),
+            given,
             sizing,
             timeouts: Timeouts { start, request, idle },
             scaling,
@@ -412,6 +423,30 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
             balance,
         }
     })
+}
+
+/// Files and secrets in the order in which they are kept. Their names are none of a variable.
+fn givens() -> impl Strategy<Value = Given> {
+    let place = |name: String, env| if env { SecretPlace::Env(name) } else { SecretPlace::File(name) };
+    let secrets = proptest::collection::btree_map(
+        "s[A-Za-z0-9_.-]{0,20}",
+        ("[a-z][a-z0-9.-]{0,20}[a-z0-9]", any::<bool>()),
+        0..5,
+    );
+    let secrets = secrets.prop_map(move |secrets| {
+        let used = |(name, (secret, env)): (String, (String, bool))| SecretUse {
+            secret: SecretName::new(&secret).unwrap(),
+            place: place(name, env),
+        };
+        secrets.into_iter().map(used).collect()
+    });
+    let content =
+        prop_oneof![proptest::collection::vec(any::<u8>(), 0..200), ".{0,60}".prop_map(String::into_bytes)];
+    let files = proptest::collection::btree_map("[a-z][a-z0-9_.-]{0,10}", content, 0..5).prop_map(|files| {
+        let file = |(path, content): (String, Vec<u8>)| ConfigFile { path, content: content.into() };
+        files.into_iter().map(file).collect()
+    });
+    (secrets, files).prop_map(|(secrets, files)| Given { secrets, files })
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use fanfare_api::{
     DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument, FailureDocument,
     FieldError, FunctionDocument, FunctionListDocument, FunctionState, FunctionStatusDocument,
-    FunctionSummaryDocument, LoadDocument, PrepareResult, Problem, SandboxCounts,
+    FunctionSummaryDocument, HandlerDocument, LoadDocument, PrepareResult, Problem, SandboxCounts,
 };
 use fanfare_engine::{Failed, FailureCount, FunctionStatus};
 use fanfare_types::{FunctionId, FunctionSpec, Reason, RevisionId, StartFailure, Timestamp};
@@ -283,10 +283,9 @@ pub(super) async fn statuses(
 }
 
 fn summary(function: &Function, status: Option<&FunctionStatus>) -> FunctionSummaryDocument {
-    let document = FunctionDocument::from(&*function.spec);
     FunctionSummaryDocument {
-        kind: document.handler.kind().to_owned(),
-        name: document.name,
+        kind: HandlerDocument::from(&function.spec.contract).kind().to_owned(),
+        name: function.spec.name.to_string(),
         revision: function.id.number,
         runtime: function.spec.runtime.to_string(),
         state: state(function, status),

@@ -61,6 +61,14 @@ impl Failure {
                 failure.problem.limit = Some(limit.to_string());
                 failure
             }
+            RegistryError::NoSuchSecret { name: ref secret, ref field } => {
+                let mut failure = Failure::new(Reason::SecretUnknown, error.to_string());
+                failure.problem.field = Some(field.clone());
+                failure.problem.hint = Reason::SecretUnknown.hint().replace("NAME", secret);
+                failure
+            }
+            RegistryError::InUse { .. } => Failure::new(Reason::SecretInUse, error.to_string()),
+            RegistryError::Field(why) => (*why).into(),
             RegistryError::Unavailable(why) => Failure::new(Reason::Unavailable, why),
         }
     }

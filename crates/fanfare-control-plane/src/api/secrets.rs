@@ -23,7 +23,7 @@ use crate::registry::{Change, Done, RegistryError, Secret};
 )]
 pub(super) async fn list(State(app): State<Arc<App>>) -> Json<SecretListDocument> {
     let secrets = app.registry.secrets();
-    let secrets = secrets.iter().map(|(name, secret)| document(name.as_str(), secret)).collect();
+    let secrets = secrets.iter().map(|(name, secret)| document(&app, name, secret)).collect();
     Json(SecretListDocument { secrets })
 }
 
@@ -34,8 +34,9 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Json<SecretListDocument
 )]
 pub(super) async fn get(State(app): State<Arc<App>>, name: Name) -> Result<Json<SecretDocument>, Failure> {
     let name = path(name)?;
+    let checked = SecretName::new(&name).map_err(|_| no_such_secret(&name))?;
     let secret = app.registry.secret(&name).ok_or_else(|| no_such_secret(&name))?;
-    Ok(Json(document(&name, &secret)))
+    Ok(Json(document(&app, &checked, &secret)))
 }
 
 /// Set a secret, or give it a new value. When this is answered that is durable.
@@ -47,7 +48,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, name: Name) -> Result<Json<
         (status = 201, description = "Created", body = SecretDocument),
         (status = 413, description = "The body is too large", body = Problem),
         (status = 415, description = "The body is not JSON", body = Problem),
-        (status = 422, description = "The name or the value is wrong", body = Problem),
+        (status = 422, description = "The name or the value is wrong, or a function has it as a variable, which it cannot be", body = Problem),
         (status = 507, description = "There are as many secrets as are kept", body = Problem),
     )
 )]
@@ -64,13 +65,14 @@ pub(super) async fn put(
     })?;
     let json = body::json(&headers, content).await?;
     let value = SecretValueDocument::from_json(&json).map_err(|error| unread(&json, error))?.value()?;
-    let done = app.registry.set_secret(checked, value).await.map_err(|error| refused(&name, error))?;
+    let done =
+        app.registry.set_secret(checked.clone(), value).await.map_err(|error| refused(&name, error))?;
     let Done::SecretSet { version } = done else {
         return Err(Failure::new(Reason::Internal, "setting a secret ended as something else"));
     };
     // It may have been deleted meanwhile.
     let secret = app.registry.secret(&name).ok_or_else(|| no_such_secret(&name))?;
-    let answer = Json(SecretDocument { version, ..document(&name, &secret) });
+    let answer = Json(SecretDocument { version, ..document(&app, &checked, &secret) });
     Ok(match version {
         1 => {
             (StatusCode::CREATED, [(header::LOCATION, format!("/v1/secrets/{name}"))], answer).into_response()
@@ -79,10 +81,14 @@ pub(super) async fn put(
     })
 }
 
-/// Delete a secret.
+/// Delete a secret that no function uses.
 #[utoipa::path(
     delete, path = "/v1/secrets/{name}", operation_id = "delete_secret", tag = "secrets", params(("name" = String, Path)),
-    responses((status = 204, description = "Deleted, durably"), (status = 404, body = Problem))
+    responses(
+        (status = 204, description = "Deleted, durably"),
+        (status = 404, body = Problem),
+        (status = 409, description = "A function uses it", body = Problem),
+    )
 )]
 pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
     let name = path(name)?;
@@ -91,12 +97,13 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
     deleted.map(|_| StatusCode::NO_CONTENT).map_err(|error| refused(&name, error))
 }
 
-fn document(name: &str, secret: &Secret) -> SecretDocument {
+fn document(app: &App, name: &SecretName, secret: &Secret) -> SecretDocument {
     SecretDocument {
-        name: name.to_owned(),
+        name: name.to_string(),
         version: secret.version,
         created_unix_ms: secret.created_unix_ms,
         updated_unix_ms: secret.updated_unix_ms,
+        used_by: app.registry.users_of(name),
     }
 }
 
@@ -107,6 +114,14 @@ fn no_such_secret(name: &str) -> Failure {
 fn refused(name: &str, error: RegistryError) -> Failure {
     match error {
         RegistryError::NotFound => no_such_secret(name),
+        RegistryError::InUse { by } => {
+            let detail = format!("the secret {name:?} is used by {}", by.join(", "));
+            let mut failure = Failure::new(Reason::SecretInUse, detail);
+            if let Some(function) = by.first() {
+                failure.problem.hint = Reason::SecretInUse.hint_for(function);
+            }
+            failure
+        }
         error => Failure::registry(name, error),
     }
 }

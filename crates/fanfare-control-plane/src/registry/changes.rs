@@ -34,10 +34,6 @@ impl Plan {
     pub(super) fn creates(&self) -> bool {
         matches!(self, Plan::Keep { done: Done::Created(_), .. })
     }
-
-    pub(super) fn creates_secret(&self) -> bool {
-        matches!(self, Plan::KeepSecret { done: Done::SecretSet { version: 1 }, .. })
-    }
 }
 
 /// What a change comes down to: writes, or an answer at once.

@@ -132,6 +132,7 @@ pub(super) fn read_past(
         created_unix_ms: value.created_unix_ms,
         digest: digest(&spec),
         code: spec.code,
+        secrets: spec.given.secret_names().into(),
         failed: value.failed.map(|failed| Arc::new(failed.into())),
     };
     Ok((FunctionId(value.id), past, spec))

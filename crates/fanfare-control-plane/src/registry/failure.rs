@@ -46,6 +46,7 @@ impl StoredFailure {
             | StartFailureKind::NoNode
             | StartFailureKind::RuntimeMissing
             | StartFailureKind::NoRoom
+            | StartFailureKind::SecretMissing
             | StartFailureKind::Timeout => return None,
         };
         let (detail, log_tail) = (failure.detail.clone(), failure.log_tail.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fanfare_api::encode_stored;
-use fanfare_types::{CodeDigest, FunctionSpec, StartFailure};
+use fanfare_types::{CodeDigest, FunctionSpec, SecretName, StartFailure};
 use sha2::{Digest, Sha256};
 
 use crate::limits::REVISIONS_KEPT;
@@ -18,6 +18,8 @@ pub(crate) struct Past {
     /// Of all that was registered: the same for revisions that are the same.
     pub(crate) digest: CodeDigest,
     pub(crate) code: Option<CodeDigest>,
+    /// Secrets that it uses.
+    pub(crate) secrets: Arc<[SecretName]>,
     /// Why it cannot start, if that is known.
     pub(crate) failed: Option<Arc<Unstartable>>,
 }
@@ -76,6 +78,7 @@ mod tests {
             created_unix_ms: 0,
             digest: CodeDigest([u8::try_from(number % 2).unwrap(); 32]),
             code: None,
+            secrets: Arc::default(),
             failed: broken.contains(&number).then(|| unstartable.clone()),
         };
         numbers.into_iter().map(|number| Arc::new(one(number))).collect()

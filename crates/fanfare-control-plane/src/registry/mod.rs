@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use fanfare_api::TrafficChange;
+use fanfare_api::{FieldError, TrafficChange};
 use fanfare_store::{Revision, Store};
 use fanfare_types::{
     CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId, SecretName,
@@ -38,7 +38,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use history::{Past, Unstartable, unix_ms};
 pub(crate) use load::for_each;
-pub(crate) use secrets::{Secret, secrets_kept};
+pub(crate) use secrets::{Secret, SecretReader, secrets_kept};
 pub(crate) use traffic::Routing;
 use traffic::Unit;
 
@@ -96,6 +96,7 @@ impl Function {
             created_unix_ms: self.created_unix_ms,
             digest: history::digest(&self.spec),
             code: self.spec.code,
+            secrets: self.spec.given.secret_names().into(),
             failed: self.failed.clone(),
         }
     }
@@ -163,6 +164,8 @@ pub(crate) enum Visible {
     },
     /// A function, or a unit.
     Removed(FunctionId),
+    /// The secret has another value.
+    Secret(SecretName),
 }
 
 /// What a caller wants changed.
@@ -229,6 +232,12 @@ pub(crate) enum RegistryError {
     NoSuchRevision { number: u32, kept: Vec<u32> },
     #[error("revision {number} does not start: {}", failed.failure.detail)]
     Broken { number: u32, failed: Arc<Unstartable> },
+    #[error("there is no secret {name:?}")]
+    NoSuchSecret { name: String, field: String },
+    #[error("it is used by {}", by.join(", "))]
+    InUse { by: Vec<String> },
+    #[error("{0}")]
+    Field(Box<FieldError>),
     #[error("there are {limit} {what} already")]
     Full { what: &'static str, limit: usize },
     #[error("{0}")]

@@ -3,13 +3,14 @@
 //! Changes of different names are under way together and share the store's fsync; those of one name follow each
 //! other, so that data planes learn of them in the order in which they became durable.
 
+mod route;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_api::TrafficChange;
 use fanfare_store::{Op, Revision, Store, StoreError, Txn};
-use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure, Target, limits};
+use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure, limits};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -21,9 +22,8 @@ use super::entry::{note_past, put_function, put_number, revision_key, unchanged}
 use super::history::{self, Past, Unstartable, digest};
 use super::ids::Ids;
 use super::load::Kept;
-use super::secrets;
+use super::secrets::{self, UnderWay};
 use super::subject::{Subject, kept};
-use super::traffic::{Routing, Unit};
 use super::{Change, Done, Function, Known, PeerKind, RegistryError, Request, Visible, load};
 use crate::ControlPlaneError;
 use crate::input::Input;
@@ -45,8 +45,7 @@ pub(super) struct Writer {
     waiting: usize,
     under_way: FuturesUnordered<BoxFuture<'static, Finished>>,
     creations_under_way: usize,
-    /// Secrets that are being made.
-    secrets_under_way: usize,
+    secrets: UnderWay,
     vault: Vault,
 }
 
@@ -79,7 +78,7 @@ impl Writer {
             waiting: 0,
             under_way: FuturesUnordered::new(),
             creations_under_way: 0,
-            secrets_under_way: 0,
+            secrets: UnderWay::default(),
             vault,
         }
     }
@@ -129,7 +128,13 @@ impl Writer {
             None => {}
         }
         let (plan, ops) = match self.plan(&request.change).await {
-            Ok(Planned::Write(plan, ops)) => (plan, ops),
+            Ok(Planned::Write(plan, ops)) => match self.refusal(&plan, &request.change) {
+                None => (plan, ops),
+                Some(why) => {
+                    answer(request, Err(why));
+                    return Ok(());
+                }
+            },
             Ok(Planned::Answer(decided)) => {
                 answer(request, decided);
                 return Ok(());
@@ -141,7 +146,7 @@ impl Writer {
             }
         };
         self.creations_under_way += usize::from(plan.creates());
-        self.secrets_under_way += usize::from(plan.creates_secret());
+        self.secrets.begin(&subject, &plan);
         self.busy.insert(subject.clone(), Busy::Changing(VecDeque::new()));
         let require = vec![unchanged(subject.key(), self.stored(&subject))];
         let commit = self.store.commit(Txn { fence: Some(self.term.fence.clone()), require, ops });
@@ -150,6 +155,17 @@ impl Writer {
             Finished::Written { subject, plan, request, result }
         }));
         Ok(())
+    }
+
+    /// Why a function may not become what is planned. What was proved of it is noted whatever it uses.
+    fn refusal(&self, plan: &Plan, change: &Change) -> Option<RegistryError> {
+        match (plan, change) {
+            (_, Change::Proved(..)) => None,
+            (Plan::Keep { function, .. }, _) => {
+                secrets::refusal(&self.known.read(), &self.vault, function, &self.secrets)
+            }
+            _ => None,
+        }
     }
 
     /// The store's revision of what is known of the subject. A peer is written once.
@@ -184,9 +200,9 @@ impl Writer {
                 Ok(Planned::Write(Plan::Remove, ops))
             }
             (Change::SetSecret(name, value), _) => {
-                secrets::set(&self.known.read(), &self.vault, name, value, self.secrets_under_way)
+                secrets::set(&self.known.read(), &self.vault, name, value, &self.secrets)
             }
-            (Change::DeleteSecret(name), _) => Ok(secrets::delete(&self.known.read(), name)),
+            (Change::DeleteSecret(name), _) => Ok(secrets::delete(&self.known.read(), name, &self.secrets)),
             (Change::Peer(kind, name), _) => self.number(*kind, name, subject.key()).await,
         }
     }
@@ -219,57 +235,6 @@ impl Writer {
         }
         let spec = load::past_spec(&*self.store, &found.spec.name, number).await?;
         update(found, spec)
-    }
-
-    /// Shares the function's requests otherwise.
-    async fn route(
-        &mut self,
-        mut function: Function,
-        change: &TrafficChange,
-    ) -> Result<Planned, ControlPlaneError> {
-        let before = function.routing.as_deref().cloned().unwrap_or_else(Routing::plain);
-        let mut after = Routing {
-            shares: change.shares.clone().unwrap_or_else(|| before.shares.clone()),
-            tags: change.tags.clone().unwrap_or_else(|| before.tags.clone()),
-            units: Vec::new(),
-        };
-        let known = before.targets();
-        for target in after.targets() {
-            let number = match target {
-                Target::Latest => function.id.number,
-                Target::Revision(number) => number,
-            };
-            let failed = match function.past.iter().find(|past| past.number == number) {
-                Some(past) => &past.failed,
-                None if number == function.id.number => &function.failed,
-                None => return Ok(Planned::Answer(Err(function.no_such_revision(number)))),
-            };
-            // What gets requests already may be broken by now; it gets none anew.
-            if let Some(failed) = failed.clone().filter(|_| !known.contains(&target)) {
-                return Ok(Planned::Answer(Err(RegistryError::Broken { number, failed })));
-            }
-            if target == Target::Latest {
-                continue;
-            }
-            let unit = match before.units.iter().find(|unit| unit.id.number == number) {
-                Some(unit) => unit.clone(),
-                None => {
-                    let spec = match number == function.id.number {
-                        true => function.spec.clone(),
-                        false => load::past_spec(&*self.store, &function.spec.name, number).await?,
-                    };
-                    let id = FunctionId(self.ids.take(&*self.store, &self.term.fence).await?);
-                    Unit { id: RevisionId { function: id, number }, spec }
-                }
-            };
-            after.units.push(unit);
-        }
-        if after == before {
-            return Ok(Planned::Answer(Ok(Done::Unchanged(function.id))));
-        }
-        function.routing = (!after.is_plain()).then(|| Arc::new(after));
-        let ops = vec![put_function(&function).map_err(unwritable)?];
-        Ok(Planned::Write(Plan::Keep { function: Box::new(function), done: Done::Routed }, ops))
     }
 
     /// Keeps why a revision cannot start, or that it can.
@@ -334,7 +299,7 @@ impl Writer {
         match finished {
             Finished::Written { subject, plan, request, result } => {
                 self.creations_under_way -= usize::from(plan.creates());
-                self.secrets_under_way -= usize::from(plan.creates_secret());
+                self.secrets.end(&subject, &plan);
                 match result {
                     Ok(revision) => {
                         let done = self.publish(&subject, plan, revision).await;
@@ -395,6 +360,7 @@ impl Writer {
             (Subject::Secret(name), Plan::KeepSecret { mut secret, done }) => {
                 secret.stored = stored;
                 self.known.write().secrets.insert(name.clone(), *secret);
+                self.tell(Visible::Secret(name.clone())).await;
                 done
             }
             (Subject::Secret(name), Plan::RemoveSecret) => {
@@ -461,11 +427,11 @@ impl Writer {
                 }
             }
             (Subject::Secret(name), Kept::Secret(secret)) => {
-                let secrets = &mut self.known.write().secrets;
                 match secret {
-                    Some(secret) => secrets.insert(name.clone(), *secret),
-                    None => secrets.remove(name),
+                    Some(secret) => self.known.write().secrets.insert(name.clone(), *secret),
+                    None => self.known.write().secrets.remove(name),
                 };
+                self.tell(Visible::Secret(name.clone())).await;
             }
             (Subject::Function(name), Kept::Function(function)) => {
                 self.set(name, function.map(|function| *function)).await;

@@ -10,9 +10,11 @@ use base64::engine::general_purpose::STANDARD;
 use fanfare_control_plane::{ControlPlane, ControlPlaneError};
 use fanfare_store::{MemoryStore, RedbStore, Scan, Store};
 use fanfare_types::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
+use fanfare_types::{FunctionId, RevisionId, SandboxRecord, ToDataPlane, ToNode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::peers::{data_plane, demand, node, node_hello};
 use crate::world::{Answer, World, options, soon};
 
 const CANARY: &str = "canary-5f1e9b7c";
@@ -58,7 +60,7 @@ async fn a_secret_is_set_listed_described_and_deleted_without_its_value() {
     assert_eq!(names, ["a", "db"]);
     let described = world.api.call("GET", "/v1/secrets/db").await;
     let fields: Vec<_> = described.json().as_object().unwrap().keys().cloned().collect();
-    assert_eq!(fields, ["created_unix_ms", "name", "updated_unix_ms", "version"]);
+    assert_eq!(fields, ["created_unix_ms", "name", "updated_unix_ms", "used_by", "version"]);
     for answer in [&created, &updated, &listed, &described] {
         assert!(!String::from_utf8_lossy(&answer.body).contains(CANARY));
     }
@@ -194,4 +196,86 @@ async fn a_wrong_or_missing_key_is_refused_and_the_store_is_left_as_it_is() {
     // Without secrets any key will do.
     let empty = RedbStore::open(&other.path().join("store")).unwrap();
     start(other.path(), Arc::new(empty)).await.unwrap();
+}
+
+/// A revision, and values by names.
+type Told = (RevisionId, Vec<(String, Vec<u8>)>);
+
+fn values(message: &ToNode) -> Option<Told> {
+    let ToNode::Secrets { revision, values } = message else { return None };
+    let shown = values.iter().map(|(name, value)| (name.to_string(), value.expose().to_vec()));
+    Some((*revision, shown.collect()))
+}
+
+#[tokio::test]
+async fn nodes_are_told_what_their_revisions_use_and_nothing_else() {
+    let world = World::new().await;
+    let dialer = world.dialer();
+    for name in ["a", "b", "c"] {
+        set(&world, name, "1").await;
+    }
+    let register = async |name: &str, secrets: Value| {
+        let body = json!({ "name": name, "handler": { "kind": "fake" }, "secrets": secrets });
+        let created = world.api.call_json("POST", "/v1/functions", body.to_string()).await;
+        let id = created.json()["id"].as_str().unwrap().trim_start_matches('f').parse().unwrap();
+        RevisionId { function: FunctionId(id), number: 1 }
+    };
+    let uses =
+        register("uses", json!({ "A": { "secret": "a", "as": "env" }, "b.txt": { "secret": "b" } })).await;
+    let plain = register("plain", json!({})).await;
+    let listed = world.api.call("GET", "/v1/secrets/a").await.json();
+    assert_eq!(listed["used_by"], json!(["uses"]));
+    problem(&world.api.call("DELETE", "/v1/secrets/a").await, 409, "secret-in-use");
+    let unknown =
+        json!({ "name": "x", "handler": { "kind": "fake" }, "secrets": { "X": { "secret": "none" } } });
+    let refused = world.api.call_json("POST", "/v1/functions", unknown.to_string()).await;
+    problem(&refused, 422, "secret-unknown");
+    assert!(
+        refused.json()["hint"].as_str().unwrap().contains("fanfare secret set none"),
+        "{:?}",
+        refused.body
+    );
+
+    let mut first = node(&dialer, node_hello("n1", 1, vec![])).await;
+    let mut data_plane = data_plane(&dialer, "d", 1).await;
+    data_plane.until(|message| (*message == ToDataPlane::Synced).then_some(())).await;
+    // The values come between the revision and what is to be done with it.
+    let pair = |a: &str| vec![("a".to_owned(), a.into()), ("b".to_owned(), b"1".to_vec())];
+    data_plane.tx.send(demand(uses.function, 1)).unwrap();
+    let mut told = Vec::new();
+    let sandbox = loop {
+        match first.next().await.unwrap() {
+            ToNode::Revision(spec) => told.push(("revision", spec.id, Vec::new())),
+            ToNode::Create { sandbox, revision } => {
+                told.push(("create", revision, Vec::new()));
+                break sandbox;
+            }
+            message => told.extend(values(&message).map(|(id, values)| ("secrets", id, values))),
+        }
+    };
+    let expected =
+        [("revision", uses, Vec::new()), ("secrets", uses, pair("1")), ("create", uses, Vec::new())];
+    assert_eq!(told, expected);
+    data_plane.tx.send(demand(plain.function, 1)).unwrap();
+    let next = |message: &ToNode| match message {
+        ToNode::Create { revision, .. } => Some(Ok(*revision)),
+        ToNode::Secrets { revision, .. } => Some(Err(*revision)),
+        _ => None,
+    };
+    assert_eq!(first.until(next).await, Ok(plain), "nothing of it is told");
+
+    // A node that has such a sandbox is told at the beginning of its stream; one that has none is never told.
+    let record = |revision| SandboxRecord { sandbox, revision, endpoint: Some("unix:/run/s".into()) };
+    let mut again = node(&dialer, node_hello("n1", 1, vec![record(uses)])).await;
+    assert_eq!(again.until(values).await, (uses, pair("1")));
+    let mut other = node(&dialer, node_hello("n2", 1, vec![])).await;
+    // Whatever changes goes to those who use it.
+    set(&world, "c", "2").await;
+    set(&world, "a", "2").await;
+    // What it was told may be said again meanwhile: the engine may have told it of the revision anew.
+    while again.until(values).await != (uses, pair("2")) {}
+    world.stop().await;
+    while let Some(message) = other.next().await {
+        assert_eq!(values(&message), None);
+    }
 }

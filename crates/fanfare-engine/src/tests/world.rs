@@ -72,6 +72,7 @@ pub(super) fn spec(name: &str, concurrency: u32, scaling: Scaling) -> FunctionSp
         contract: Contract::Fake,
         code: None,
         env: vec![],
+        given: fanfare_types::Given::default(),
         sizing: Sizing { concurrency, request: Resources::new(100, 100), ..Sizing::default() },
         timeouts: Timeouts::default(),
         scaling,
@@ -370,6 +371,8 @@ impl World {
             ToNode::Prepare(revision) => {
                 node.from.push_back(FromNode::Prepared { revision, failure: None });
             }
+            // The shell adds these, where there are any.
+            ToNode::Secrets { .. } => panic!("the engine knows no secrets"),
             ToNode::Welcome { .. } | ToNode::Logs { .. } => {}
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fanfare_types::{
     CodeDigest, ExitCause, FunctionId, FunctionName, GoneCause, Reason, Resources, RevisionId, SandboxId,
-    Stages, StartFailure, StartFailureKind,
+    SecretName, Stages, StartFailure, StartFailureKind,
 };
 
 use super::pack::{Packer, Unpacker};
@@ -34,6 +34,10 @@ pub(super) fn present<T>(what: &'static str, value: Option<T>) -> Result<T, Malf
 
 pub(super) fn name(text: &str) -> Result<FunctionName, Malformed> {
     FunctionName::new(text).map_err(|_| Malformed::Invalid("a function's name"))
+}
+
+pub(super) fn secret_name(text: &str) -> Result<SecretName, Malformed> {
+    SecretName::new(text).map_err(|_| Malformed::Invalid("a secret's name"))
 }
 
 pub(super) fn reason(code: &str) -> Result<Reason, Malformed> {
@@ -127,6 +131,7 @@ pub(super) fn failure(failure: StartFailure) -> proto::StartFailure {
         StartFailureKind::NoNode => 8,
         StartFailureKind::RuntimeMissing => 9,
         StartFailureKind::NoRoom => 10,
+        StartFailureKind::SecretMissing => 11,
     };
     let exit = match failure.kind {
         StartFailureKind::Exited(cause) => {
@@ -154,6 +159,7 @@ pub(super) fn failure_from(failure: proto::StartFailure) -> Result<StartFailure,
         8 => StartFailureKind::NoNode,
         9 => StartFailureKind::RuntimeMissing,
         10 => StartFailureKind::NoRoom,
+        11 => StartFailureKind::SecretMissing,
         kind => return Err(Malformed::Value { what: "the kind of a failure", value: kind.into() }),
     };
     Ok(StartFailure {

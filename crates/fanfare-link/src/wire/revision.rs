@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use fanfare_types::limits::{COMMAND_ARGS_MAX, ENV_VARS_MAX};
-use fanfare_types::{Contract, Protocol, RevisionSpec, Sizing, Timeouts};
+use fanfare_types::limits::{
+    COMMAND_ARGS_MAX, ENV_VARS_MAX, FILE_BYTES_MAX, FILES_MAX, SECRETS_PER_FUNCTION_MAX,
+};
+use fanfare_types::{
+    ConfigFile, Contract, Given, Protocol, RevisionSpec, SecretPlace, SecretUse, Sizing, Timeouts,
+};
 
 use super::common::{
-    checked, digest, name, present, resources, resources_from, revision_id, revision_id_from, shared,
+    checked, digest, name, present, resources, resources_from, revision_id, revision_id_from, secret_name,
+    shared,
 };
 use super::pack::nanos;
 use super::{Malformed, proto};
@@ -31,6 +36,8 @@ pub(super) fn revision(spec: &RevisionSpec) -> proto::RevisionSpec {
         start_timeout_ns: nanos(spec.timeouts.start),
         request_timeout_ns: nanos(spec.timeouts.request),
         idle_timeout_ns: spec.timeouts.idle.map_or(0, nanos),
+        secrets: spec.given.secrets.iter().map(secret_use).collect(),
+        files: spec.given.files.iter().map(config_file).collect(),
     }
 }
 
@@ -48,6 +55,7 @@ pub(super) fn revision_from(spec: proto::RevisionSpec) -> Result<RevisionSpec, M
         contract: contract_from(spec.contract)?,
         code: if spec.code.is_empty() { None } else { Some(digest(&spec.code)?) },
         env: env.collect::<Result<_, Malformed>>()?,
+        given: given_from(spec.secrets, spec.files)?,
         sizing: Sizing {
             request: resources_from(sizing.request)?,
             limit: resources_from(sizing.limit)?,
@@ -64,7 +72,37 @@ pub(super) fn revision_from(spec: proto::RevisionSpec) -> Result<RevisionSpec, M
     })
 }
 
-fn at_most(what: &'static str, len: usize, limit: usize) -> Result<(), Malformed> {
+fn secret_use(used: &SecretUse) -> proto::SecretUse {
+    proto::SecretUse {
+        secret: used.secret.as_str().to_owned(),
+        place: used.place.name().to_owned(),
+        env: matches!(used.place, SecretPlace::Env(_)),
+    }
+}
+
+fn config_file(file: &ConfigFile) -> proto::ConfigFile {
+    proto::ConfigFile { path: file.path.clone(), content: file.content.to_vec().into() }
+}
+
+fn given_from(secrets: Vec<proto::SecretUse>, files: Vec<proto::ConfigFile>) -> Result<Given, Malformed> {
+    at_most("secrets", secrets.len(), SECRETS_PER_FUNCTION_MAX)?;
+    at_most("files", files.len(), FILES_MAX)?;
+    let secrets = secrets.into_iter().map(|used| {
+        let name = checked("a place of a secret", used.place)?;
+        let place = if used.env { SecretPlace::Env(name) } else { SecretPlace::File(name) };
+        Ok(SecretUse { secret: secret_name(&used.secret)?, place })
+    });
+    let files = files.into_iter().map(|file| {
+        at_most("a file", file.content.len(), FILE_BYTES_MAX)?;
+        Ok(ConfigFile { path: checked("a path", file.path)?, content: file.content.as_ref().into() })
+    });
+    Ok(Given {
+        secrets: secrets.collect::<Result<_, Malformed>>()?,
+        files: files.collect::<Result<_, Malformed>>()?,
+    })
+}
+
+pub(super) fn at_most(what: &'static str, len: usize, limit: usize) -> Result<(), Malformed> {
     if len > limit { Err(Malformed::TooMany { what, len, limit }) } else { Ok(()) }
 }
 

@@ -78,6 +78,7 @@ fn failure() -> impl Strategy<Value = StartFailure> {
         Just(StartFailureKind::NoNode),
         Just(StartFailureKind::RuntimeMissing),
         Just(StartFailureKind::NoRoom),
+        Just(StartFailureKind::SecretMissing),
         Just(StartFailureKind::Node),
     ];
     (kind, ".{0,40}", ".{0,40}").prop_map(|(kind, detail, log_tail)| StartFailure { kind, detail, log_tail })
@@ -142,18 +143,35 @@ fn revision() -> impl Strategy<Value = RevisionSpec> {
     let env = vec((".{0,10}", ".{0,20}"), 0..5);
     let timeouts = (duration(), duration(), idle());
     let timeouts = timeouts.prop_map(|(start, request, idle)| Timeouts { start, request, idle });
-    (revision_id(), name(), text(), contract(), code, env, sizing(), timeouts).prop_map(
-        |(id, name, runtime, contract, code, env, sizing, timeouts)| RevisionSpec {
+    (revision_id(), name(), text(), contract(), code, (env, given()), sizing(), timeouts).prop_map(
+        |(id, name, runtime, contract, code, (env, given), sizing, timeouts)| RevisionSpec {
             id,
             name,
             runtime,
             contract,
             code,
             env,
+            given,
             sizing,
             timeouts,
         },
     )
+}
+
+fn secret_name() -> impl Strategy<Value = SecretName> {
+    name().prop_map(|name| SecretName::new(name.as_str()).unwrap())
+}
+
+fn given() -> impl Strategy<Value = Given> {
+    let place = prop_oneof![".{0,40}".prop_map(SecretPlace::Env), ".{0,40}".prop_map(SecretPlace::File)];
+    let used = (secret_name(), place).prop_map(|(secret, place)| SecretUse { secret, place });
+    let file = (".{0,40}", vec(any::<u8>(), 0..100))
+        .prop_map(|(path, content)| ConfigFile { path, content: content.into() });
+    (vec(used, 0..5), vec(file, 0..5)).prop_map(|(secrets, files)| Given { secrets, files })
+}
+
+fn secret_values() -> impl Strategy<Value = Vec<(SecretName, SecretValue)>> {
+    vec((secret_name(), vec(any::<u8>(), 0..200).prop_map(SecretValue::new)), 0..5)
 }
 
 fn idle() -> impl Strategy<Value = Option<Duration>> {
@@ -204,6 +222,7 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         (any::<u32>(), any::<u64>())
             .prop_map(|(you, epoch)| ToNode::Welcome { you: NodeId(you), epoch: Epoch(epoch) }),
         revision().prop_map(|spec| ToNode::Revision(Arc::new(spec))),
+        (revision_id(), secret_values()).prop_map(|(revision, values)| ToNode::Secrets { revision, values }),
         revision_id().prop_map(ToNode::RevisionRemoved),
         revision_id().prop_map(ToNode::Prepare),
         (sandbox(), revision_id()).prop_map(|(sandbox, revision)| ToNode::Create { sandbox, revision }),
@@ -422,6 +441,18 @@ fn survives<M: Wire + Clone + PartialEq>(
     let frame = M::Frame::decode(&bytes[..]).unwrap();
     prop_assert_eq!(M::decode(frame).unwrap(), batch);
     Ok(())
+}
+
+#[test]
+fn a_secret_s_value_shows_in_no_message() {
+    let values = vec![(SecretName::new("db").unwrap(), SecretValue::new(b"canary".to_vec()))];
+    let message = ToNode::Secrets { revision: RevisionId::default(), values };
+    let frame = ToNode::encode(Batch { epoch: Epoch(1), seq: 1, messages: vec![message.clone()] });
+    let bytes = format!("{:?}", b"canary");
+    for shown in [format!("{message:?}"), format!("{frame:?}"), format!("{frame:#?}")] {
+        assert!(shown.contains("db") && !shown.contains("canary"), "{shown}");
+        assert!(!shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");
+    }
 }
 
 /// Bytes that are almost a frame: decoding ends with a batch within its limits or with an error, never otherwise.

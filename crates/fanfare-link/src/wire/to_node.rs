@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use std::time::Duration;
 
-use fanfare_types::{Epoch, FunctionId, LogSelect, NodeId, RevisionId, SandboxId, StopMode, ToNode};
+use fanfare_types::limits::{SECRET_BYTES_MAX, SECRETS_PER_FUNCTION_MAX};
+use fanfare_types::{
+    Epoch, FunctionId, LogSelect, NodeId, RevisionId, SandboxId, SecretName, SecretValue, StopMode, ToNode,
+};
 
-use super::common::{nanos, present, revision_id, revision_id_from};
+use super::common::{nanos, present, revision_id, revision_id_from, secret_name};
 use super::pack::Packer;
 use super::proto::to_node_run::Run;
-use super::revision::{revision, revision_from};
+use super::revision::{at_most, revision, revision_from};
 use super::{Malformed, Messages, Wire, proto};
 use crate::Batch;
 
@@ -38,6 +41,7 @@ impl Wire for ToNode {
                 }
                 ToNode::Welcome { you, epoch } => Run::Welcome(proto::Welcome { you: you.0, epoch: epoch.0 }),
                 ToNode::Revision(spec) => Run::Revision(revision(&spec)),
+                ToNode::Secrets { revision, values } => Run::Secrets(secrets(revision, &values)),
                 ToNode::RevisionRemoved(id) => Run::RevisionRemoved(revision_id(id)),
                 ToNode::Prepare(id) => Run::Prepare(revision_id(id)),
                 ToNode::Logs { transfer, function, tail_lines, follow, select } => Run::Logs(proto::Logs {
@@ -74,6 +78,7 @@ impl Wire for ToNode {
                 Run::Welcome(welcome) => messages
                     .push(ToNode::Welcome { you: NodeId(welcome.you), epoch: Epoch(welcome.epoch) })?,
                 Run::Revision(spec) => messages.push(ToNode::Revision(Arc::new(revision_from(spec)?)))?,
+                Run::Secrets(secrets) => messages.push(secrets_from(secrets)?)?,
                 Run::RevisionRemoved(id) => {
                     messages.push(ToNode::RevisionRemoved(revision_id_from(Some(id))?))?;
                 }
@@ -94,6 +99,24 @@ impl Wire for ToNode {
         }
         messages.batch(frame.epoch, frame.seq)
     }
+}
+
+fn secrets(revision: RevisionId, values: &[(SecretName, SecretValue)]) -> proto::Secrets {
+    let secret = |(name, value): &(SecretName, SecretValue)| proto::Secret {
+        name: name.as_str().to_owned(),
+        value: value.expose().to_vec().into(),
+    };
+    proto::Secrets { revision: Some(revision_id(revision)), values: values.iter().map(secret).collect() }
+}
+
+fn secrets_from(secrets: proto::Secrets) -> Result<ToNode, Malformed> {
+    at_most("secrets", secrets.values.len(), SECRETS_PER_FUNCTION_MAX)?;
+    let value = |secret: proto::Secret| {
+        at_most("a secret's value", secret.value.len(), SECRET_BYTES_MAX)?;
+        Ok((secret_name(&secret.name)?, SecretValue::new(secret.value.to_vec())))
+    };
+    let values = secrets.values.into_iter().map(value).collect::<Result<_, Malformed>>()?;
+    Ok(ToNode::Secrets { revision: revision_id_from(secrets.revision)?, values })
 }
 
 fn stop_mode(mode: StopMode) -> u8 {

@@ -2,8 +2,8 @@
 
 use fanfare_sandbox::{LogLine, LogStream, SandboxExit};
 use fanfare_types::{
-    Contract, ExitCause, FromNode, GoneCause, Protocol, RevisionSpec, SandboxId, SandboxUsage, StartFailure,
-    StartFailureKind, StopMode, ToNode,
+    Contract, ExitCause, FromNode, GoneCause, Protocol, RevisionSpec, SandboxId, SandboxUsage, SecretName,
+    SecretValue, StartFailure, StartFailureKind, StopMode, ToNode,
 };
 
 use crate::rig::{Call, Leader, Rig, Setup, exists, ready, rev, spec, started, within};
@@ -352,4 +352,39 @@ async fn use_that_takes_long_to_read_holds_up_nothing() {
     asked.notified().await;
     rig.ready_sandbox(&mut leader, 1).await;
     drop(held);
+}
+
+#[tokio::test]
+async fn a_node_hands_secrets_to_the_runtime_before_anything_is_started() {
+    let mut rig = Rig::start(Setup::default()).await;
+    let mut leader = rig.ready_link().await;
+    let value =
+        |text: &str| vec![(SecretName::new("db").unwrap(), SecretValue::new(text.as_bytes().to_vec()))];
+    let tell = |leader: &Leader, revision, text| {
+        leader.tell(ToNode::Secrets { revision: rev(revision), values: value(text) });
+    };
+    tell(&leader, 1, "first");
+    // Of a revision that nothing was said of.
+    tell(&leader, 9, "other");
+    leader.create(7, 1);
+    let (_, answer) = rig.create_call().await;
+    assert_eq!(*rig.secrets.lock().unwrap(), [(rev(1), value("first"))]);
+    answer.send(Ok(started(7))).unwrap();
+    assert_eq!(leader.next().await, ready(7));
+    // A new stream, which says nothing of the revision but its new values: for the sandbox that runs.
+    drop(leader);
+    let (mut leader, _) = rig.link().await;
+    leader.welcome(1);
+    tell(&leader, 1, "second");
+    // One that is told and never used is forgotten when it is removed.
+    leader.tell(ToNode::Revision(spec(2, None)));
+    tell(&leader, 2, "never");
+    leader.tell(ToNode::RevisionRemoved(rev(2)));
+    leader.tell(ToNode::Revision(spec(1, None)));
+    leader.create(8, 1);
+    let (_, answer) = rig.create_call().await;
+    answer.send(Ok(started(8))).unwrap();
+    assert_eq!(leader.next().await, ready(8));
+    let told = rig.secrets.lock().unwrap().clone();
+    assert_eq!(told[1..], [(rev(1), value("second")), (rev(2), value("never")), (rev(2), Vec::new())]);
 }

@@ -12,8 +12,8 @@ use fanfare_node::{Handle, LogLimits, Node, NodeOptions, StartError};
 use fanfare_sandbox::{Orphan, Outlets, Runtime, Started};
 use fanfare_types::{
     CodeDigest, Contract, Epoch, FromDataPlane, FromNode, FunctionId, FunctionName, NodeHello, NodeId,
-    Resources, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, Sizing, Stages,
-    StartFailure, StopMode, Timeouts, ToDataPlane, ToNode,
+    Resources, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, SecretName, SecretValue,
+    Sizing, Stages, StartFailure, StopMode, Timeouts, ToDataPlane, ToNode,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -47,7 +47,11 @@ struct Scripted {
     recovered: Vec<SandboxRecord>,
     usage: Arc<Mutex<Vec<SandboxUsage>>>,
     usage_asked: Arc<Notify>,
+    secrets: SecretsTold,
 }
+
+/// What the runtime was told of secrets, in order.
+pub type SecretsTold = Arc<Mutex<Vec<(RevisionId, Vec<(SecretName, SecretValue)>)>>>;
 
 impl Scripted {
     fn call<T: Send + 'static>(
@@ -74,6 +78,10 @@ impl Runtime for Scripted {
 
     fn prepare(&self, revision: Arc<RevisionSpec>) -> BoxFuture<'static, Result<(), StartFailure>> {
         self.call(|answer| Call::Prepare(revision.id, answer))
+    }
+
+    fn secrets(&self, revision: RevisionId, values: Vec<(SecretName, SecretValue)>) {
+        self.secrets.lock().unwrap().push((revision, values));
     }
 
     fn create(
@@ -187,6 +195,8 @@ pub struct Rig {
     pub usage: Arc<Mutex<Vec<SandboxUsage>>>,
     /// CPU use is read.
     pub usage_asked: Arc<Notify>,
+    /// What the runtime was told of secrets.
+    pub secrets: SecretsTold,
     pub node: Handle,
     pub stop: oneshot::Sender<()>,
     links: mpsc::UnboundedReceiver<Link<ToNode, FromNode>>,
@@ -205,11 +215,13 @@ impl Rig {
         let (outlets_tx, outlets) = oneshot::channel();
         let usage = Arc::new(Mutex::new(Vec::new()));
         let usage_asked = Arc::<Notify>::default();
+        let secrets = SecretsTold::default();
         let runtime = Scripted {
             calls: calls_tx,
             recovered: setup.recovered,
             usage: usage.clone(),
             usage_asked: usage_asked.clone(),
+            secrets: secrets.clone(),
         };
         let factory = Box::new(move |outlets: Outlets| {
             outlets_tx.send(outlets).unwrap();
@@ -226,7 +238,7 @@ impl Rig {
         let (stop, stopped) = oneshot::channel::<()>();
         let node = Node::start(options, Dialer::in_process(hub.clone()), stopped.map(|_| ())).await?;
         let outlets = outlets.await.unwrap();
-        Ok(Rig { dir, calls, outlets, usage, usage_asked, node, stop, links, logs, hub })
+        Ok(Rig { dir, calls, outlets, usage, usage_asked, secrets, node, stop, links, logs, hub })
     }
 
     pub fn path(&self, path: &str) -> std::path::PathBuf {
@@ -349,6 +361,7 @@ pub fn spec(number: u32, code: Option<CodeDigest>) -> Arc<RevisionSpec> {
         contract: Contract::Fake,
         code,
         env: Vec::new(),
+        given: fanfare_types::Given::default(),
         sizing: Sizing::default(),
         timeouts: Timeouts::default(),
     })

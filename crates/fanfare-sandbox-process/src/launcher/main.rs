@@ -12,6 +12,7 @@ use rustix::process::{Resource, Rlimit, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::fdmsg;
+use crate::given::GIVEN_DIR;
 use crate::launcher::netns::NetnsPool;
 use crate::launcher::protocol::{self, Config, PACKET_BYTES_MAX, Powers, Reply, Request};
 use crate::launcher::spawn;
@@ -48,8 +49,9 @@ fn run() -> io::Result<()> {
         return Err(io::Error::other("standard input is not a daemon's socket"));
     };
     match Launcher::start(proof, &config) {
-        Ok((mut launcher, powers)) => {
-            protocol::send(&socket, &Reply::Ready(powers), &[], SendFlags::empty())?;
+        Ok((mut launcher, powers, given)) => {
+            protocol::send(&socket, &Reply::Ready(powers), &[given.as_fd()], SendFlags::empty())?;
+            drop(given);
             let served = launcher.serve(&socket, &mut buffer);
             launcher.end_all();
             // After an error of its own the daemon lives, and cleans up itself.
@@ -81,7 +83,7 @@ struct Launcher {
 }
 
 impl Launcher {
-    fn start(proof: SingleThreaded, config: &Config) -> io::Result<(Self, Powers)> {
+    fn start(proof: SingleThreaded, config: &Config) -> io::Result<(Self, Powers, OwnedFd)> {
         rustix::process::setsid()?;
         sys::new_session_keyring();
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -110,6 +112,7 @@ impl Launcher {
         let run_dir = PathBuf::from(&config.run_dir);
         let root = run_dir.join("root");
         let powers = root::build(&root)?;
+        let given = root::mount_given(&run_dir.join(GIVEN_DIR))?;
         let launcher = Launcher {
             pool: NetnsPool::new(config.netns_pool)?,
             filters: Filters::new(!fdmsg::descriptors_are_refused()),
@@ -120,7 +123,7 @@ impl Launcher {
             host_mounts,
             running: std::collections::BTreeMap::new(),
         };
-        Ok((launcher, powers))
+        Ok((launcher, powers, given))
     }
 
     /// Until the daemon's end of the socket is closed.

@@ -32,7 +32,7 @@ pub(crate) enum Request {
 /// Launcher to daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// Answer to `Hello`: what this machine lets us do.
+    /// Answer to `Hello`: what this machine lets us do. Descriptor: the directory of what revisions are given.
     Ready(Powers),
     /// The launcher cannot work at all.
     Unable { why: String },
@@ -256,7 +256,12 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     let packet = fdmsg::receive(socket, buffer, flags)?;
     match packet.len {
         0 => Ok(None),
-        len => Ok(Some((serde_json::from_slice(&buffer[..len])?, packet.fds))),
+        len => {
+            let message = serde_json::from_slice(&buffer[..len]);
+            // It may have held secrets, and what is cloned from this process has its memory.
+            buffer[..len].fill(0);
+            Ok(Some((message?, packet.fds)))
+        }
     }
 }
 

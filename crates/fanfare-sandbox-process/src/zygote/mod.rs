@@ -29,6 +29,7 @@ use crate::attempts::Attempts;
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
 use crate::gate::{MESSAGE_BYTES_MAX, ShimFailure};
+use crate::given::SecretEnv;
 use crate::logs::Log;
 use crate::process::Event;
 use crate::procfs::Namespaces;
@@ -51,7 +52,8 @@ const FORKS_MAX: u32 = 1_024;
 const FORK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Forks that may fail in a row before another one is made. What it has forked lives on.
 const FORK_FAILURES_MAX: u32 = 8;
-/// Zygotes of a revision that are replaced and still have sandboxes; beyond it the oldest is ended with them.
+/// Zygotes of a revision that are replaced (they fork no more, or a secret in their environment has changed) and still
+/// have sandboxes; beyond it the oldest is ended with them.
 const LEAVING_MAX: usize = 4;
 
 /// How sandboxes of a revision are started.
@@ -84,7 +86,10 @@ impl Zygotes {
         prepared: &Arc<Prepared>,
         since: std::time::Instant,
     ) -> Result<Template, StartFailure> {
-        if let Some(Template::Zygote(replaced)) = self.current.renew(Template::forks_no_more) {
+        let secrets = shared.values.env(revision)?;
+        let is_over = |made: &Template| made.forks_no_more() || made.has_other(&secrets);
+        if let Some(Template::Zygote(replaced)) = self.current.renew(is_over) {
+            replaced.retire();
             let mut leaving = self.leaving.lock();
             leaving.retain(|zygote| !*zygote.gone.borrow());
             leaving.push(replaced);
@@ -130,6 +135,11 @@ impl Zygotes {
 }
 
 impl Template {
+    /// Whether its environment has other values of secrets.
+    fn has_other(&self, secrets: &SecretEnv) -> bool {
+        matches!(self, Template::Zygote(zygote) if zygote.secrets != *secrets)
+    }
+
     fn forks_no_more(&self) -> bool {
         matches!(self, Template::Zygote(zygote) if zygote.ended() || zygote.children.lock().retired())
     }
@@ -154,6 +164,8 @@ pub(crate) struct Zygote {
     log: Log,
     /// What its cgroup allows the import itself.
     limits: Limits,
+    /// What the secrets in its environment, and so in its children's, hold.
+    secrets: SecretEnv,
     leftovers: Leftovers,
     /// Bytes that ended children may have left: as much as one sandbox may use.
     leftover_bytes_max: u64,
@@ -170,12 +182,27 @@ struct Children {
     asked: VecDeque<(Instant, u64)>,
     /// Forks that have failed since the last one that did not.
     failed: u32,
+    /// Another one has taken its place.
+    replaced: bool,
+    /// Those who are about to ask for a fork.
+    claims: usize,
+}
+
+/// Keeps a template from ending for want of children while one is about to be asked for.
+#[derive(Debug)]
+pub(crate) struct Claim(Arc<Zygote>);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.children.lock().claims -= 1;
+        self.0.retiring.notify_one();
+    }
 }
 
 impl Children {
     /// Whether another one takes its place, while what it has forked lives on.
     fn retired(&self) -> bool {
-        self.failed >= FORK_FAILURES_MAX
+        self.replaced || self.failed >= FORK_FAILURES_MAX
     }
 
     /// When the oldest fork without an answer was asked for.
@@ -314,6 +341,22 @@ impl Zygote {
         self.children.lock().ended
     }
 
+    /// Says that a fork will be asked for; `None` when it has ended.
+    pub(crate) fn claim(self: &Arc<Self>) -> Option<Claim> {
+        let mut children = self.children.lock();
+        if children.ended {
+            return None;
+        }
+        children.claims += 1;
+        Some(Claim(self.clone()))
+    }
+
+    /// Another one takes its place; it ends with its last child.
+    fn retire(&self) {
+        self.children.lock().replaced = true;
+        self.retiring.notify_one();
+    }
+
     /// The first process of its namespace, from which its children descend.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
@@ -402,7 +445,7 @@ impl Zygote {
         loop {
             {
                 let mut children = self.children.lock();
-                if children.retired() && children.waiting.is_empty() {
+                if children.retired() && children.waiting.is_empty() && children.claims == 0 {
                     children.ended = true;
                     return;
                 }

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::cgroup::{Cgroup, Limits};
 use crate::fdmsg;
+use crate::given::SecretEnv;
 use crate::launch::{base_spec, data_bytes, setup_failure};
 use crate::launcher::protocol::Step;
 use crate::logs::{Log, Outputs};
@@ -52,8 +53,9 @@ pub(super) async fn start(
     let mut parts = Parts { shared, owner, name, cgroup, log, outputs: None, process: None };
     *revision.zygotes.importing.lock() = Some(parts.log.clone());
     let limit = revision.spec.timeouts.start;
+    let mut secrets = SecretEnv::new();
     let made = tokio::select! {
-        made = import(&mut parts, &revision, &prepared) => made,
+        made = import(&mut parts, &revision, &prepared, &mut secrets) => made,
         () = tokio::time::sleep(limit) => {
             Err(failure(StartFailureKind::Timeout, format!("not ready after {} ms: the import has not ended", limit.as_millis())))
         }
@@ -78,6 +80,7 @@ pub(super) async fn start(
                 cgroup: parts.cgroup.clone(),
                 log: parts.log.clone(),
                 limits,
+                secrets,
                 leftovers: Leftovers::default(),
                 leftover_bytes_max: limits.memory_bytes,
             });
@@ -100,11 +103,13 @@ pub(super) async fn start(
 /// Starts the process and waits for the import. `None`: sandboxes must start by themselves.
 async fn import(
     parts: &mut Parts,
-    revision: &Revision,
+    revision: &Arc<Revision>,
     prepared: &Prepared,
+    secrets: &mut SecretEnv,
 ) -> Result<Option<(AsyncFd<OwnedFd>, i32, Namespaces)>, StartFailure> {
     let io = |what: &'static str| move |e: io::Error| node_failure(what, e);
     let link = parts.shared.links.get().map_err(io("launcher"))?;
+    *secrets = parts.shared.place_given(&link, revision).await?;
     let (outputs, stdout, stderr) = Outputs::open(&parts.log, revision.uid).map_err(io("pipes"))?;
     parts.outputs = Some(outputs);
     let (control, theirs) = fdmsg::pair_with_user_code().map_err(io("control"))?;
@@ -112,7 +117,7 @@ async fn import(
     let mut spec = base_spec(&parts.name, revision.uid);
     spec.argv = prepared.argv.clone();
     spec.argv.push("zygote".into());
-    spec.env = prepared.env(None);
+    spec.env = prepared.env(None, secrets)?;
     spec.env.push(format!("FANFARE_PRIVATE_DIRS={}", PRIVATE_DIRS.join(" ")));
     spec.binds = prepared.binds.clone();
     spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;

@@ -14,6 +14,7 @@ mod attacks;
 mod conformance;
 mod daemon;
 mod deaths;
+mod given;
 mod handlers;
 mod installs;
 mod isolation;
@@ -61,6 +62,7 @@ fn main() {
         handlers::CASES,
         installs::CASES,
         deaths::CASES,
+        given::CASES,
         races::CASES,
         conformance::CASES,
     ]

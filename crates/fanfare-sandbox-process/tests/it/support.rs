@@ -198,6 +198,7 @@ pub(crate) fn revision(function: u32, code: Option<CodeDigest>, contract: Contra
         contract,
         code,
         env: vec![("COLOR".into(), "blue".into())],
+        given: fanfare_types::Given::default(),
         sizing: Sizing::default(),
         timeouts: Timeouts { start: Timeouts::default().start * patience(), ..Timeouts::default() },
     }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fanfare_types::{
-    ExitCause, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, Stages, StartFailure,
-    StartFailureKind, StopMode, limits,
+    ExitCause, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, SecretName, SecretValue,
+    Stages, StartFailure, StartFailureKind, StopMode, limits,
 };
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
@@ -358,6 +358,9 @@ impl Runtime for FakeRuntime {
     fn prepare(&self, revision: Arc<RevisionSpec>) -> BoxFuture<'static, Result<(), StartFailure>> {
         self.inner.clone().prepare(revision).boxed()
     }
+
+    /// Nothing runs that could read them.
+    fn secrets(&self, _: RevisionId, _: Vec<(SecretName, SecretValue)>) {}
 
     fn create(
         &self,

@@ -122,6 +122,7 @@ mod tests {
             contract: Contract::Fake,
             code: None,
             env: env.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            given: fanfare_types::Given::default(),
             sizing: Sizing::default(),
             timeouts: Timeouts::default(),
         })

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fanfare_sandbox::conformance::{Ask, Behaviour, CASES, Subject};
 use fanfare_sandbox::{ExitSink, LogSink, Orphan, Runtime, SandboxExit, Started};
 use fanfare_types::{
-    ExitCause, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, Stages, StartFailure,
-    StopMode,
+    ExitCause, RevisionId, RevisionSpec, SandboxId, SandboxRecord, SandboxUsage, SecretName, SecretValue,
+    Stages, StartFailure, StopMode,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -110,6 +110,10 @@ impl Runtime for BrokenRuntime {
             .prepare(revision)
             .map(move |outcome| outcome.map_err(|failure| alter(fault, failure)))
             .boxed()
+    }
+
+    fn secrets(&self, revision: RevisionId, values: Vec<(SecretName, SecretValue)>) {
+        self.inner.secrets(revision, values);
     }
 
     fn create(

@@ -44,6 +44,7 @@ pub(crate) fn revision(function: u32, env: &[(&str, &str)], start: Duration) -> 
         contract: Contract::Fake,
         code: None,
         env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        given: fanfare_types::Given::default(),
         sizing: Sizing::default(),
         timeouts: Timeouts { start, ..Timeouts::default() },
     })

@@ -2,7 +2,7 @@
 
 use fanfare_api::{
     DecisionDocument, FailedName, FunctionDocument, FunctionStatusDocument, PolicyName, Quantity,
-    RevisionDocument, ScalingDocument,
+    RevisionDocument, ScalingDocument, SecretPlaceName,
 };
 
 use crate::args::DescribeArgs;
@@ -218,13 +218,24 @@ fn settings(printer: &Printer, function: &FunctionDocument) -> Result<(), Failur
     };
     row("scaling", format!("{bounds} ({})", policy.unwrap_or_default()))?;
     // What is shown above is not said again.
-    let shown = |field: &str| ABOVE.contains(&field) || field.starts_with("env.");
+    let named = |field: &str| changes::NAMED.iter().any(|(table, _)| field.starts_with(table));
+    let shown = |field: &str| ABOVE.contains(&field) || named(field);
     for change in changes::chosen(function).iter().filter(|change| !shown(&change.field)) {
         row("", change.now())?;
     }
     if !function.env.is_empty() {
         let names: Vec<_> = function.env.0.iter().map(|(name, _)| name.as_str()).collect();
         row("env", names.join(" "))?;
+    }
+    for (place, used) in &function.secrets {
+        let place = match used.place {
+            SecretPlaceName::Env => format!("variable {place}"),
+            SecretPlaceName::File => format!("/run/secrets/{place}"),
+        };
+        row("secret", format!("{} as {place}", used.secret))?;
+    }
+    for path in function.files.keys() {
+        row("file", format!("/run/config/{path}"))?;
     }
     Ok(())
 }

@@ -37,6 +37,12 @@ async fn set(context: &Context, args: &SecretSetArgs) -> Result<Exit, Failure> {
     match args.output.output {
         Output::Text | Output::Wide => {
             printer.stage(format_args!("Set {}, version {}", secret.name, secret.version));
+            if !secret.used_by.is_empty() {
+                printer.note(format_args!(
+                    "used by {}: its files there are replaced; variables are, in sandboxes that start from now on",
+                    secret.used_by.join(", ")
+                ));
+            }
         }
         Output::Name => printer.out(&secret.name)?,
         Output::Url => {}
@@ -59,10 +65,15 @@ async fn list(context: &Context, args: &SecretListArgs) -> Result<Exit, Failure>
         }
         Output::Text | Output::Wide => {
             let row = |secret: &SecretDocument| {
-                vec![secret.name.clone(), secret.version.to_string(), age(secret.updated_unix_ms)]
+                vec![
+                    secret.name.clone(),
+                    secret.version.to_string(),
+                    age(secret.updated_unix_ms),
+                    secret.used_by.join(" "),
+                ]
             };
             let rows: Vec<_> = secrets.iter().map(row).collect();
-            printer.table(&["NAME", "VERSION", "UPDATED"], &rows)?;
+            printer.table(&["NAME", "VERSION", "UPDATED", "USED BY"], &rows)?;
         }
     }
     Ok(Exit::Ok)
@@ -77,6 +88,7 @@ async fn describe(context: &Context, args: &SecretNameArgs) -> Result<Exit, Fail
             printer.out(format_args!("  version: {}", secret.version))?;
             printer.out(format_args!("  created: {}", age(secret.created_unix_ms)))?;
             printer.out(format_args!("  updated: {}", age(secret.updated_unix_ms)))?;
+            printer.out(format_args!("  used by: {}", secret.used_by.join(" ")))?;
         }
         Output::Name => printer.out(&secret.name)?,
         Output::Url => {}

@@ -39,6 +39,7 @@ pub(crate) struct Cluster {
     pub(crate) grpc: String,
     pub(crate) data_planes: Vec<String>,
     pub(crate) processes: Vec<Process>,
+    level: Option<&'static str>,
     http: Client<HttpConnector, Full<Bytes>>,
 }
 
@@ -83,8 +84,21 @@ impl Cluster {
         Cluster::start_with(arrangement, &[]).await
     }
 
+    /// Starts a cluster whose processes say everything.
+    pub(crate) async fn start_traced(arrangement: Arrangement) -> Cluster {
+        Cluster::start_logging(arrangement, &[], Some("trace")).await
+    }
+
     /// Starts a cluster; `node_args` go to the process that runs the node.
     pub(crate) async fn start_with(arrangement: Arrangement, node_args: &[&str]) -> Cluster {
+        Cluster::start_logging(arrangement, node_args, None).await
+    }
+
+    async fn start_logging(
+        arrangement: Arrangement,
+        node_args: &[&str],
+        level: Option<&'static str>,
+    ) -> Cluster {
         let dir = tempfile::Builder::new().prefix("ffe2e").tempdir_in("/tmp").unwrap();
         let mut cluster = Cluster {
             dir,
@@ -92,6 +106,7 @@ impl Cluster {
             grpc: format!("127.0.0.1:{}", free_port()),
             data_planes: vec![],
             processes: vec![],
+            level,
             http: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1024).build_http(),
         };
         let (api, grpc) = (cluster.api.replace("http://", ""), cluster.grpc.clone());
@@ -206,6 +221,7 @@ impl Cluster {
         let mut child = Command::new(env!("CARGO_BIN_EXE_fanfare"))
             .args(args)
             .env("RUST_LOG", "info")
+            .envs(self.level.map(|level| ("FANFARE_LOG", level)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

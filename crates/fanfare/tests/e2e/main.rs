@@ -18,6 +18,7 @@ mod load;
 mod logs;
 mod revisions;
 mod scaling;
+mod secrets;
 mod serving;
 mod slots;
 mod streaming;
