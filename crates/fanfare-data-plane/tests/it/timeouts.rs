@@ -27,7 +27,7 @@ async fn time_that_runs_out_in_the_queue() {
 
 #[tokio::test]
 async fn time_that_runs_out_in_user_code_condemns_the_sandbox() {
-    let (rig, mut control) = Rig::synced(vec![impatient(100)]).await;
+    let (rig, mut control) = Rig::synced(vec![impatient(1_000)]).await;
     let mut stuck = HeldSandbox::new(rig.dir(), 1);
     control.grant(1, stuck.endpoint(), 1, None);
     let answer = get_later(rig.address(), "/function/hello");

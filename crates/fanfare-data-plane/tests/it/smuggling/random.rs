@@ -162,7 +162,7 @@ async fn hold(sent: Vec<u8>, step: usize) {
 
 /// Fewer than usual, as each has a data plane of its own, unless the environment asks for more.
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(96)
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
 }
 
 proptest! {
