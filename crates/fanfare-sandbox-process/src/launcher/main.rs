@@ -92,7 +92,7 @@ impl Launcher {
         let most = rustix::process::getrlimit(Resource::Nofile).maximum;
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
         if config.user_namespace {
-            userns::enter(&proof)?;
+            userns::enter(&proof).map_err(|e| userns::forbidden(&e))?;
         }
         drop_bounding_set()?;
         rustix::thread::set_no_new_privs(true)?;
@@ -100,7 +100,8 @@ impl Launcher {
             true => None,
             false => Some(std::fs::File::open("/proc/self/ns/mnt")?.into()),
         };
-        sys::unshare(&proof, libc::CLONE_NEWNS)?;
+        let made = sys::unshare(&proof, libc::CLONE_NEWNS);
+        made.map_err(|e| if config.user_namespace { userns::forbidden(&e) } else { e })?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private)?;
         if !config.user_namespace {

@@ -23,6 +23,15 @@ pub(crate) fn enter(proof: &SingleThreaded) -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
+/// What keeps ordinary users from these namespaces is a setting, to which the error alone would not lead.
+pub(crate) fn forbidden(error: &io::Error) -> io::Error {
+    let text = format!(
+        "ordinary users may not make user namespaces here, or have no rights in them ({error}); see the settings \
+         user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns"
+    );
+    io::Error::new(error.kind(), text)
+}
+
 /// Enters a namespace, keeps what a template needs there, and has programs inherit it.
 pub(crate) fn enter_as_template(proof: &SingleThreaded) -> io::Result<()> {
     let kept = CapabilitySet::SYS_ADMIN;

@@ -116,6 +116,10 @@ impl Subject for Bench {
     fn leftovers(&self) -> Vec<String> {
         traces(&self.dir.path().join("run"))
     }
+
+    fn patience(&self) -> u32 {
+        crate::support::patience()
+    }
 }
 
 fn conforms() {

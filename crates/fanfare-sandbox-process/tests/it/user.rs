@@ -5,18 +5,20 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
-use fanfare_sandbox::Runtime;
-use fanfare_sandbox_process::CgroupVersion;
+use fanfare_sandbox::{Outlets, Runtime};
+use fanfare_sandbox_process::{CgroupVersion, ProcessRuntime};
 use fanfare_types::{Contract, ExitCause, StopMode};
 
 use crate::cases;
-use crate::support::{EVENT_TIMEOUT, Lab, PROBE, ask, block_on, revision};
+use crate::support::{Codes, EVENT_TIMEOUT, Lab, PROBE, ask, block_on, directory, options, revision};
 
 cases![
     an_ordinary_user_is_isolated_by_namespaces,
     an_ordinary_user_with_a_delegated_cgroup_has_limits,
     of_a_cgroup_that_lacks_controllers_or_has_others_processes_it_is_said,
+    where_user_namespaces_are_forbidden_the_setting_is_named,
 ];
 
 /// First argument of a process that is to run a test itself; the second says which one.
@@ -132,6 +134,23 @@ fn of_a_cgroup_that_lacks_controllers_or_has_others_processes_it_is_said() {
     assert_eq!(crowded.children(), Vec::<PathBuf>::new());
 }
 
+/// In a user namespace that may have none in it, which is as good as a machine that forbids them.
+fn where_user_namespaces_are_forbidden_the_setting_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: forbidding user namespaces needs root");
+        return;
+    }
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --ambient-caps=-all -- \"$0\" \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-user=65534", "--map-group=65534", "--keep-caps", "/bin/sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .args([ARGUMENT, "forbidden"])
+        .env("TMPDIR", "/tmp")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// Runs a test in this process: that of a delegated cgroup which is named, or the one without any.
 pub(crate) fn main(args: &[String]) -> ! {
     match args.first().map(String::as_str) {
@@ -139,6 +158,7 @@ pub(crate) fn main(args: &[String]) -> ! {
         Some("limits") => limited(),
         Some("pids") => some_are_missing(),
         Some("crowded") => others_are_in_it(),
+        Some("forbidden") => no_user_namespaces(),
         Some(other) => panic!("{other}"),
     }
     std::process::exit(0)
@@ -180,7 +200,7 @@ fn isolated() {
         // Without cgroups a process may ask for so much, and no more.
         let bomb = "try: x = bytearray(1 << 30); print('has it')\nexcept MemoryError: print('refused')";
         assert_eq!(lab.run(1, &probe, bomb).await, "refused");
-        lab.runtime.prepare(std::sync::Arc::new(lab.probe(1))).await.unwrap();
+        lab.runtime.prepare(Arc::new(lab.probe(1))).await.unwrap();
         lab.line("not enforced on this node: the limits on memory").await;
         for n in 1..=4 {
             lab.stop(n, StopMode::Graceful).await;
@@ -245,7 +265,7 @@ fn some_are_missing() {
         let started = lab.create(1, &spec).await.unwrap();
         let limits = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)";
         assert_eq!(lab.run(1, &started, limits).await, "512", "twice the limit and 256 MiB");
-        lab.runtime.prepare(std::sync::Arc::new(spec)).await.unwrap();
+        lab.runtime.prepare(Arc::new(spec)).await.unwrap();
         lab.line("not enforced on this node: the limits on memory (").await;
         lab.stop(1, StopMode::Kill).await;
         lab.runtime.shutdown().await;
@@ -262,5 +282,15 @@ fn others_are_in_it() {
         assert!(memory.detail.contains("other processes are in /sys/fs/cgroup/test-crowded"), "{report}");
         lab.runtime.shutdown().await;
         lab.close().await;
+    });
+}
+
+fn no_user_namespaces() {
+    block_on(async {
+        let dir = directory();
+        let outlets =
+            Outlets { exits: Arc::new(|_| {}), logs: Arc::new(|_| {}), code: Arc::<Codes>::default() };
+        let error = ProcessRuntime::start(options(dir.path()), outlets).await.unwrap_err();
+        assert!(error.to_string().contains("user.max_user_namespaces"), "{error}");
     });
 }

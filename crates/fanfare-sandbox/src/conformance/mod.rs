@@ -68,6 +68,11 @@ pub trait Subject: Send + Sync + 'static {
     /// What can be seen of this subject's sandboxes from outside the runtime (processes, cgroups, mounts, files), for a
     /// runtime whose own audit might be blind. Checked to be empty wherever the audit is.
     fn leftovers(&self) -> Vec<String>;
+
+    /// How many times [`CASE_TIMEOUT`] a case has; more than once where a processor is emulated.
+    fn patience(&self) -> u32 {
+        1
+    }
 }
 
 /// How sandboxes of a revision behave.
@@ -114,8 +119,9 @@ impl std::fmt::Debug for Case {
 impl Case {
     /// Runs this case alone. Panics where the rule is broken or the time is over.
     pub async fn run(&self, subject: Arc<dyn Subject>) {
-        let run = tokio::time::timeout(CASE_TIMEOUT, (self.run)(subject)).await;
-        assert!(run.is_ok(), "{}: not over after {CASE_TIMEOUT:?}", self.name);
+        let limit = CASE_TIMEOUT * subject.patience();
+        let run = tokio::time::timeout(limit, (self.run)(subject)).await;
+        assert!(run.is_ok(), "{}: not over after {limit:?}", self.name);
     }
 }
 
