@@ -34,6 +34,11 @@ def before_call(context, case, kwargs):
         with_a_time(case.body)
         if isinstance(case.body.get("name"), str):
             case.path_parameters["name"] = case.body["name"]
+    if case.path == "/v1/webhooks/{name}" and isinstance(case.body, dict):
+        if functions:
+            case.body["function"] = functions[-1]
+        if isinstance(case.body.get("name"), str):
+            case.path_parameters["name"] = case.body["name"]
     if case.path == "/v1/blobs/{digest}" and case.method == "PUT":
         content = getattr(case.body, "data", case.body)
         if isinstance(content, bytes):
@@ -100,7 +105,7 @@ def is_quantity(field):
     """Whether a field takes amounts as text."""
     table, _, name = field.rpartition(".")
     amounts = {
-        "": {"max_age"},
+        "": {"max_age", "tolerance"},
         "limits": {"memory_request", "memory_limit", "cpu_request", "cpu_limit", "tmp"},
         "timeouts": {"start", "request", "idle"},
         "scaling": {"scale_down_delay", "stable_window", "scale_to_zero_grace", "tick", "stabilization_window"},

@@ -46,6 +46,7 @@ pub fn constrain(schemas: &mut Map<String, Value>) {
     alternatives(schemas, "FileDocument", &[("text", text), ("base64", base64)]);
     within(schemas, "ScalingDocument", scaling_fields());
     within(schemas, "ScheduleDocument", schedule_fields());
+    within(schemas, "WebhookDocument", webhook_fields());
     if let Some(handler) = schemas.get_mut("HandlerDocument") {
         handlers(handler);
     }
@@ -186,6 +187,15 @@ fn scaling_fields() -> Vec<(&'static str, Value)> {
         ("tick", duration(limits::SCALING_TICK_MIN, window_max)),
         ("tolerance", json!({"minimum": 0, "maximum": 1})),
         ("stabilization_window", duration(Duration::ZERO, window_max)),
+    ]
+}
+
+fn webhook_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("name", name_schema()),
+        ("function", name_schema()),
+        ("secret", name_schema()),
+        ("tolerance", duration(limits::WEBHOOK_TOLERANCE_MIN, limits::WEBHOOK_TOLERANCE_MAX)),
     ]
 }
 

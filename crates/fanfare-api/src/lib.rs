@@ -23,6 +23,7 @@ mod schema;
 mod secret;
 mod shape;
 mod stored;
+mod webhooks;
 mod whole;
 
 pub use answers::{
@@ -65,3 +66,4 @@ pub use schedules::{
 pub use schema::{settings_fields, settings_schema};
 pub use secret::{SecretDocument, SecretListDocument, SecretValueDocument};
 pub use stored::{StoredError, decode_stored, encode_stored};
+pub use webhooks::{VerifyName, WebhookDocument, WebhookListDocument, WebhookResult, WebhookStatusDocument};

@@ -26,6 +26,7 @@ use crate::registry::Registry;
 use crate::schedules::{Book, Surroundings};
 use crate::transfers::Transfers;
 use crate::vault::Vault;
+use crate::webhooks::Webhooks;
 use crate::{ControlPlaneError, Options, leader};
 
 /// The control plane.
@@ -86,6 +87,8 @@ impl ControlPlane {
         let registry =
             Registry::start(store.clone(), term.clone(), vault, engine.clone(), deposed_tx).await?;
         let (connected, data_planes) = watch::channel(Vec::new());
+        let opened = Webhooks::open(store.clone(), term.clone(), registry.clone(), engine.clone()).await?;
+        let (webhooks, webhooks_keeper, webhook_routes) = opened;
         let surroundings = Surroundings {
             store: store.clone(),
             term,
@@ -106,6 +109,7 @@ impl ControlPlane {
             units: registry.units(),
             traffic: registry.traffic(),
             failed: registry.failed(),
+            webhooks: webhook_routes,
         };
         let deliveries = Deliveries::new(registry.secret_reader(), registry.given());
         let shells = (deliveries, Entrusting::new(connected));
@@ -130,6 +134,7 @@ impl ControlPlane {
             });
         }
         tasks.spawn(keeper.run(shutdown.clone()));
+        tasks.spawn(webhooks_keeper.run(shutdown.clone()));
         let used = (registry.clone(), images.clone());
         tasks.spawn(collect_blobs(blobs, used, options.clone(), shutdown.clone()));
         if !api_address.ip().is_loopback() {
@@ -138,7 +143,14 @@ impl ControlPlane {
         if let Some(link_address) = link_address.filter(|address| !address.ip().is_loopback()) {
             tracing::warn!(%link_address, "any machine that reaches this address may join as a node");
         }
-        let app = App::new(&options, &hub, schedules, (api_address, link_address), images, shutdown.clone());
+        let app = App::new(
+            &options,
+            &hub,
+            (schedules, webhooks),
+            (api_address, link_address),
+            images,
+            shutdown.clone(),
+        );
         tasks.spawn(api::serve(api_listener, app, shutdown.clone()));
         tracing::info!(%epoch, functions = registry.len(), %api_address, ?link_address, "control plane leads");
         Ok(Handle { api_address, link_address, epoch, hub, store, shutdown, engine_ended, deposed, tasks })

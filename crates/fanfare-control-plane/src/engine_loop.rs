@@ -10,8 +10,8 @@ use std::time::Duration;
 use fanfare_engine::{Command, Engine, EngineConfig, Event};
 use fanfare_link::Sender;
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
-    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic, limits,
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionName, FunctionSpec, NodeHello,
+    NodeId, RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic, WebhookRoute, limits,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,7 @@ pub(crate) struct EngineLoop {
     barriers: Barriers,
     questions: Questions,
     entrusting: Entrusting,
+    webhooks: BTreeMap<FunctionName, Arc<WebhookRoute>>,
     counters: Counters,
     commands: Vec<Command>,
 }
@@ -72,6 +73,8 @@ pub(crate) struct Kept {
     pub(crate) traffic: Vec<(FunctionId, Arc<Traffic>)>,
     /// Those that are known not to start.
     pub(crate) failed: Vec<(RevisionId, StartFailure)>,
+    /// What data planes are to know of webhooks.
+    pub(crate) webhooks: Vec<Arc<WebhookRoute>>,
 }
 
 /// Starts the loop on its own thread with the functions that are kept. The receiver resolves when it has ended.
@@ -97,6 +100,7 @@ pub(crate) fn start(
         for (function, traffic) in kept.traffic {
             engine_loop.step(Event::TrafficKept { function, traffic });
         }
+        engine_loop.webhooks = kept.webhooks.into_iter().map(|w| (w.spec.name.clone(), w)).collect();
         for (id, failure) in kept.failed {
             engine_loop.step(Event::FailureKept { id, failure });
         }
@@ -125,6 +129,7 @@ impl EngineLoop {
             barriers: Barriers::default(),
             questions: Questions::default(),
             entrusting,
+            webhooks: BTreeMap::new(),
             counters: Counters::default(),
             commands: Vec::new(),
         }
@@ -267,6 +272,7 @@ impl EngineLoop {
                 let statuses = ids.into_iter().map(of).collect();
                 let _ = answer.send((self.clock.now(), statuses));
             }
+            Input::Webhook(news) => self.webhook_news(news),
             Input::Entrust { data_plane, call, answer } => self.entrust(data_plane, call, answer),
             Input::Explain { request_id, answer } => self.ask_about(&request_id, answer),
             Input::Orders { sandboxes, answer } => {
@@ -339,6 +345,7 @@ impl EngineLoop {
                 }
                 self.data_plane_left(data_plane);
                 self.step(Event::DataPlaneConnected { data_plane, hello });
+                self.tell_webhooks(data_plane);
             }
             Err(refused) => {
                 if refused.is_news {

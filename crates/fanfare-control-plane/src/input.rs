@@ -5,8 +5,9 @@ use std::sync::Arc;
 use fanfare_engine::{DataPlaneStatus, FunctionStatus, Order};
 use fanfare_link::Sender;
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, EntrustedCall, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello,
-    NodeId, RevisionId, SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
+    DataPlaneHello, DataPlaneId, EntrustedCall, FromDataPlane, FromNode, FunctionId, FunctionName,
+    FunctionSpec, NodeHello, NodeId, RevisionId, SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
+    WebhookRoute,
 };
 use tokio::sync::oneshot;
 
@@ -76,6 +77,8 @@ pub(crate) enum Input {
         ids: Vec<FunctionId>,
         answer: oneshot::Sender<(Timestamp, Vec<Option<FunctionStatus>>)>,
     },
+    /// Have data planes know of a change of a webhook.
+    Webhook(WebhookNews),
     /// Have a data plane accept a call.
     Entrust {
         data_plane: DataPlaneId,
@@ -106,3 +109,10 @@ pub(crate) enum Input {
 
 /// Answer to [`Input::Prepare`]: the node that proved it.
 pub(crate) type Prepared = Result<Arc<str>, StartFailure>;
+
+/// What data planes are to know of a webhook.
+#[derive(Clone, Debug)]
+pub(crate) enum WebhookNews {
+    Set(Arc<WebhookRoute>),
+    Removed(FunctionName),
+}

@@ -33,6 +33,7 @@ mod schedules;
 mod transfers;
 mod vault;
 mod view;
+mod webhooks;
 
 pub use api::{openapi_document, routes};
 pub use control_plane::{ControlPlane, Handle};

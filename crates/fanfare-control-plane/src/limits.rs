@@ -48,6 +48,8 @@ pub(crate) const REREAD_BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Attempts to become the leader against a store in which somebody else keeps doing so.
 pub(crate) const LEADER_ATTEMPTS_MAX: u32 = 5;
 
+/// Changes of webhooks that wait; then callers wait.
+pub(crate) const WEBHOOKS_QUEUE_MAX: usize = 64;
 /// Changes of schedules that wait; then callers wait.
 pub(crate) const SCHEDULES_QUEUE_MAX: usize = 256;
 /// Of those, how many wait for a write of the same schedule; more are refused.

@@ -12,7 +12,7 @@ mod attempt;
 mod callback;
 mod cluster;
 pub(crate) mod dirigent;
-mod door;
+pub(crate) mod door;
 pub(crate) mod entrust;
 mod keeper;
 mod log;

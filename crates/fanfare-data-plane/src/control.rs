@@ -235,6 +235,7 @@ impl Control {
                     false => tracing::info!(%you, %epoch, "connected to the control plane"),
                 }
                 self.shared.set_me(you);
+                self.shared.webhooks.begin();
             }
             ToDataPlane::Functions(routes) => routes.iter().for_each(|route| self.function(route)),
             ToDataPlane::FunctionRemoved(id) => self.removed(id),
@@ -270,6 +271,9 @@ impl Control {
                 self.outlet.send(FromDataPlane::Explained { number, records, kept });
             }
             ToDataPlane::Entrust { number, call } => self.entrust(number, call),
+            ToDataPlane::Webhook(route) => self.shared.webhooks.set(route),
+            ToDataPlane::WebhookRemoved(name) => self.shared.webhooks.remove(&name),
+            ToDataPlane::WebhooksSynced => self.shared.webhooks.synced(),
             ToDataPlane::Revoke { sandbox, slots } => {
                 if let Some(function) = self.shared.directory.sandbox_of(sandbox) {
                     function.apply(&self.shared, Event::Revoke { sandbox, slots });

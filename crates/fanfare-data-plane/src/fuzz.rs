@@ -2,6 +2,7 @@
 
 use crate::asynchronous::{self, CallbackTargets};
 use crate::names::{self, Host};
+use crate::webhook::{Sent, verify};
 
 /// A request's host and target. What the function sees is a part of what was sent.
 pub fn request_target(host: &str, path_and_query: &str) {
@@ -22,5 +23,22 @@ pub fn request_target(host: &str, path_and_query: &str) {
         let target = rest.target();
         assert!(!name.is_empty() && target.starts_with('/'));
         assert!(path_and_query.ends_with(&target) || path_and_query.ends_with(&target[1..]));
+    }
+}
+
+/// What a sender of a webhook shows: whoever does not have the key is never believed, whatever the form.
+pub fn webhook_signature(fields: &[(&str, &str)], query: &str, body: &[u8], now_s: u64) {
+    let mut headers = http::HeaderMap::new();
+    for (name, value) in fields {
+        let field = (http::HeaderName::from_bytes(name.as_bytes()), http::HeaderValue::from_str(value));
+        if let (Ok(name), Ok(value)) = field {
+            headers.append(name, value);
+        }
+    }
+    // Longer than what is tried could hit upon.
+    let key = b"bWFueSBieXRlcyB0aGF0IG5vYm9keSBndWVzc2Vz";
+    for scheme in fanfare_types::WebhookScheme::ALL {
+        let sent = Sent { headers: &headers, query, body };
+        assert!(verify(scheme, key, sent, now_s, std::time::Duration::from_secs(300)).is_err());
     }
 }

@@ -68,6 +68,7 @@ mod transport;
 mod upgrade;
 mod upstream;
 mod wait;
+mod webhook;
 
 pub use asynchronous::{AsyncOptions, CallbackTargets, LogError};
 pub use data_plane::{DataPlane, Handle, Sockets, StartError};

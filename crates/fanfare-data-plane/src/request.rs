@@ -33,6 +33,7 @@ use crate::timing;
 use crate::trail::Trail;
 use crate::upgrade::Upgrade;
 use crate::wait::{Waiting, wait};
+use crate::webhook::{self, Received};
 
 /// On an answer: the number of the revision that served it.
 const REVISION: HeaderName = HeaderName::from_static("x-fanfare-revision");
@@ -145,6 +146,9 @@ async fn answer(
         return Err(Problem::new(Reason::TooLarge, detail).with_status(status).into());
     }
     form::check(&parts).map_err(Failure::of_form)?;
+    if webhook::route(target_of(&parts)).is_some() && !find::host_is_a_functions(shared, &parts).await? {
+        return of_webhook(core, client, parts, body, held, trail, accepted).await;
+    }
     let dialect = match asynchronous::dirigent::is_on(shared) {
         true => asynchronous::dirigent::asked(shared, &parts, &body).await?,
         false => None,
@@ -217,6 +221,40 @@ async fn answer(
     }
     let work = Work { parts, target, upgrade, trailers, accepted, unit, assigned: None };
     invoke(core, client, &function, work, body, held, trail).await.map_err(|failure| failure.of(function))
+}
+
+/// Answers a request of a webhook: believed, it is accepted, or its function is called now.
+async fn of_webhook(
+    core: &Rc<Core>,
+    client: &Client,
+    parts: request::Parts,
+    body: Incoming,
+    held: Held,
+    trail: &mut Trail,
+    accepted: Timestamp,
+) -> Result<Response<Body>, Failure> {
+    let target = target_of(&parts).to_owned();
+    let Some(route) = webhook::route(&target) else {
+        return Err(Problem::new(Reason::RouteNotFound, "there is no webhook here").into());
+    };
+    let received = Box::pin(webhook::receive(core, client, route, parts, body, accepted)).await;
+    let received =
+        received.map_err(|refused| Failure { function: refused.function, ..Failure::from(refused.problem) });
+    match received? {
+        Received::Accepted(response) => {
+            // What is accepted is remembered as it is executed, attempt by attempt.
+            trail.forget();
+            Ok(response)
+        }
+        Received::Now { function, parts, target, payload } => {
+            let unit = function.choose(&mut core.chance.borrow_mut());
+            let target = Some(target);
+            let work = Work { parts, target, upgrade: None, trailers: false, accepted, unit, assigned: None };
+            let body = Unsent::Fresh(payload);
+            let answered = invoke(core, client, &function, work, body, held, trail).await;
+            answered.map_err(|failure| failure.of(function))
+        }
+    }
 }
 
 /// A request that is ready to be sent.

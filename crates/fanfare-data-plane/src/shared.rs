@@ -16,6 +16,7 @@ use crate::records::Records;
 use crate::stats::{Stats, count};
 use crate::tls::Tls;
 use crate::trace::Tracer;
+use crate::webhook::Webhooks;
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) failures: Failures,
     /// The way to the asynchronous invocations, where they are kept.
     pub(crate) door: Option<Door>,
+    /// The webhooks that there are.
+    pub(crate) webhooks: Webhooks,
     pub(crate) records: Records,
     /// Where requests are traced.
     pub(crate) tracer: Option<Tracer>,
@@ -68,6 +71,7 @@ impl Shared {
             handed_over: AtomicBool::new(false),
             failures: Failures::default(),
             door,
+            webhooks: Webhooks::default(),
             peers: RwLock::default(),
             problems: Mutex::default(),
         }

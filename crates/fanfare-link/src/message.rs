@@ -138,12 +138,20 @@ impl Message for ToDataPlane {
             ToDataPlane::Welcome { .. }
             | ToDataPlane::FunctionRemoved(_)
             | ToDataPlane::Synced
+            | ToDataPlane::WebhooksSynced
             | ToDataPlane::Mark(_)
             | ToDataPlane::Revoke { .. }
             | ToDataPlane::Retire { .. }
             | ToDataPlane::Yield { .. } => FIXED,
             ToDataPlane::Explain { request_id, .. } => FIXED + text(request_id),
             ToDataPlane::Entrust { call, .. } => FIXED + entrusted(call),
+            ToDataPlane::Webhook(route) => {
+                let spec = &route.spec;
+                let texts =
+                    text(spec.name.as_str()) + text(spec.function.as_str()) + text(spec.secret.as_str());
+                FIXED + texts + route.key.as_ref().map_or(0, |key| TEXT + key.expose().len())
+            }
+            ToDataPlane::WebhookRemoved(name) => FIXED + text(name.as_str()),
         }
     }
 

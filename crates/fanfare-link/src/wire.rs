@@ -12,6 +12,7 @@ mod request;
 mod revision;
 mod to_data_plane;
 mod to_node;
+mod webhook;
 
 use fanfare_types::Epoch;
 use fanfare_types::limits::LINK_BATCH_MESSAGES_MAX;

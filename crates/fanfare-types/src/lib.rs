@@ -17,6 +17,7 @@ mod secret;
 mod stages;
 mod time;
 mod traffic;
+mod webhook;
 
 pub use entrusted::{EntrustRefusal, EntrustedCall};
 pub use function::{
@@ -36,3 +37,4 @@ pub use secret::{ConfigFile, Given, SecretName, SecretPlace, SecretUse, SecretVa
 pub use stages::Stages;
 pub use time::Timestamp;
 pub use traffic::{InvalidTag, Reach, Share, Tag, Target, Traffic};
+pub use webhook::{WebhookRoute, WebhookScheme, WebhookSpec};

@@ -101,6 +101,14 @@ pub const ENTRUSTED_MAX: usize = 256;
 pub const ATTEMPTS_MAX: u32 = 100;
 /// How long after it was accepted an attempt of an asynchronous invocation may still begin, at most.
 pub const CALL_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Webhooks that one control plane keeps.
+pub const WEBHOOKS_MAX: usize = 1_000;
+/// How far the time of a webhook's signature may be from now, unless the webhook says otherwise.
+pub const WEBHOOK_TOLERANCE_DEFAULT: Duration = Duration::from_secs(300);
+/// The least that a webhook may say.
+pub const WEBHOOK_TOLERANCE_MIN: Duration = Duration::from_secs(1);
+/// The most that a webhook may say: for so long a signed request can be sent again by whoever has it.
+pub const WEBHOOK_TOLERANCE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Schedules that one control plane keeps.
 pub const SCHEDULES_MAX: usize = 10_000;
 /// Bytes of all schedules together, as they are stored.

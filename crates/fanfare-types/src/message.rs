@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    DataPlaneId, EntrustRefusal, EntrustedCall, Epoch, ExitCause, FunctionId, FunctionRoute, NodeId, Reason,
-    RequestRecord, Resources, RevisionId, RevisionSpec, SandboxId, SecretName, SecretValue, Stages,
-    StartFailure,
+    DataPlaneId, EntrustRefusal, EntrustedCall, Epoch, ExitCause, FunctionId, FunctionName, FunctionRoute,
+    NodeId, Reason, RequestRecord, Resources, RevisionId, RevisionSpec, SandboxId, SecretName, SecretValue,
+    Stages, StartFailure, WebhookRoute,
 };
 
 /// Control plane to data plane.
@@ -115,6 +115,12 @@ pub enum ToDataPlane {
         /// The call.
         call: Arc<EntrustedCall>,
     },
+    /// This webhook exists, as given. On a new stream: all of them, before `WebhooksSynced`.
+    Webhook(Arc<WebhookRoute>),
+    /// This webhook is gone.
+    WebhookRemoved(FunctionName),
+    /// All webhooks have been said once: one that was not named on this stream does not exist.
+    WebhooksSynced,
 }
 
 /// Why a sandbox is gone, and what its last words were.

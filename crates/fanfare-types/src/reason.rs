@@ -148,6 +148,10 @@ reasons! {
     ScheduleNotFound = "schedule-not-found", 404, "list what there is with `fanfare schedule list`";
     /// A firing of the schedule is under way.
     ScheduleBusy = "schedule-busy", 409, "`fanfare schedule describe` says how it stands; try again when it has ended";
+    /// No webhook of that name.
+    WebhookNotFound = "webhook-not-found", 404, "list what there is with `fanfare webhook list`";
+    /// The sender of a webhook's request has not shown that it knows the secret.
+    WebhookUnverified = "webhook-unverified", 401, "see the detail; `fanfare webhook describe` prints a command that signs";
     /// Something that should never happen.
     Internal = "internal", 500, "please report it with the request id";
 }

@@ -10,6 +10,7 @@ mod roles;
 mod schedules;
 mod secrets;
 mod tls;
+mod webhooks;
 
 use std::path::PathBuf;
 
@@ -40,6 +41,9 @@ pub(crate) use secrets::{
     SecretArgs, SecretCommand, SecretDeleteArgs, SecretListArgs, SecretNameArgs, SecretSetArgs,
 };
 pub(crate) use tls::TlsArgs;
+pub(crate) use webhooks::{
+    Verify, WebhookArgs, WebhookCommand, WebhookDeleteArgs, WebhookListArgs, WebhookNameArgs, WebhookSetArgs,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,6 +111,7 @@ pub(crate) enum Command {
     Invoke(InvokeArgs),
     Async(AsyncArgs),
     Schedule(ScheduleArgs),
+    Webhook(WebhookArgs),
     List(ListArgs),
     Describe(DescribeArgs),
     Update(UpdateArgs),

@@ -1,6 +1,7 @@
 //! The control API, as calls.
 
 mod schedules;
+mod webhooks;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -44,6 +44,7 @@ impl Exit {
             | Reason::SecretNotFound
             | Reason::InvocationNotFound
             | Reason::ScheduleNotFound
+            | Reason::WebhookNotFound
             | Reason::RequestNotFound => Exit::NotFound,
             Reason::QueueTimeout | Reason::RequestTimeout | Reason::StartTimeout => Exit::Timeout,
             Reason::BadRequest

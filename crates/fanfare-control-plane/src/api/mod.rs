@@ -19,6 +19,7 @@ mod secrets;
 mod server;
 mod status;
 mod timeline;
+mod webhooks;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ use crate::limits::LOG_READERS_MAX;
 use crate::registry::Registry;
 use crate::schedules::Book;
 use crate::transfers::Transfers;
+use crate::webhooks::Webhooks;
 use crate::{MoreMetrics, Options};
 use problem::Failure;
 
@@ -60,6 +62,7 @@ pub(crate) struct App {
     pub(crate) streams: Option<SocketAddr>,
     pub(crate) registry: Registry,
     pub(crate) schedules: Book,
+    pub(crate) webhooks: Webhooks,
     pub(crate) engine: mpsc::Sender<Input>,
     pub(crate) blobs: Blobs,
     pub(crate) transfers: Transfers,
@@ -78,7 +81,7 @@ impl App {
     pub(crate) fn new(
         options: &Options,
         hub: &SharedHub,
-        schedules: Book,
+        (schedules, webhooks): (Book, Webhooks),
         (address, streams): (SocketAddr, Option<SocketAddr>),
         images: Option<Arc<Images>>,
         shutdown: CancellationToken,
@@ -92,6 +95,7 @@ impl App {
             streams,
             registry: hub.0.registry.clone(),
             schedules,
+            webhooks,
             engine: hub.0.engine.clone(),
             blobs: hub.0.blobs.clone(),
             transfers: hub.0.transfers.clone(),
@@ -140,6 +144,10 @@ fn table() -> Vec<Route> {
         (Method::POST, "/v1/schedules/{name}/pause", routing::post(schedules::pause)),
         (Method::POST, "/v1/schedules/{name}/resume", routing::post(schedules::resume)),
         (Method::POST, "/v1/schedules/{name}/run", routing::post(schedules::run)),
+        get("/v1/webhooks", webhooks::list),
+        get("/v1/webhooks/{name}", webhooks::get),
+        (Method::PUT, "/v1/webhooks/{name}", routing::put(webhooks::put)),
+        (Method::DELETE, "/v1/webhooks/{name}", routing::delete(webhooks::delete)),
         get("/v1/requests/{id}", explain::explain),
         (Method::PUT, "/v1/blobs/{digest}", routing::put(blobs::put)),
         (Method::HEAD, "/v1/blobs/{digest}", routing::head(blobs::head)),

@@ -9,7 +9,7 @@ use fanfare_types::{Reason, limits::REQUEST_ID_LEN_MAX};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::{blobs, explain, functions, logs, revisions, schedules, secrets, status};
+use super::{blobs, explain, functions, logs, revisions, schedules, secrets, status, webhooks};
 use crate::limits::{LIST_LIMIT_MAX, LOG_TAIL_MAX};
 
 #[derive(OpenApi)]
@@ -46,6 +46,10 @@ use crate::limits::{LIST_LIMIT_MAX, LOG_TAIL_MAX};
         secrets::get,
         secrets::put,
         secrets::delete,
+        webhooks::list,
+        webhooks::get,
+        webhooks::put,
+        webhooks::delete,
         explain::explain,
         blobs::put,
         blobs::head,

@@ -14,6 +14,7 @@ use super::App;
 use super::body;
 use super::functions::{Name, path, unread};
 use super::problem::Failure;
+use super::webhooks;
 use crate::registry::{Change, Done, RegistryError, Secret};
 
 /// Every secret, without its value.
@@ -67,6 +68,7 @@ pub(super) async fn put(
     let value = SecretValueDocument::from_json(&json).map_err(|error| unread(&json, error))?.value()?;
     let done =
         app.registry.set_secret(checked.clone(), value).await.map_err(|error| refused(&name, error))?;
+    webhooks::secret_changed(&app, checked.clone()).await;
     let Done::SecretSet { version } = done else {
         return Err(Failure::new(Reason::Internal, "setting a secret ended as something else"));
     };
@@ -93,8 +95,10 @@ pub(super) async fn put(
 pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
     let name = path(name)?;
     let checked = SecretName::new(&name).map_err(|_| no_such_secret(&name))?;
-    let deleted = app.registry.change(Change::DeleteSecret(checked)).await;
-    deleted.map(|_| StatusCode::NO_CONTENT).map_err(|error| refused(&name, error))
+    let deleted = app.registry.change(Change::DeleteSecret(checked.clone())).await;
+    deleted.map_err(|error| refused(&name, error))?;
+    webhooks::secret_changed(&app, checked).await;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 fn document(app: &App, name: &SecretName, secret: &Secret) -> SecretDocument {

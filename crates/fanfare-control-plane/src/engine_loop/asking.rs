@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::EngineLoop;
 use crate::entrusting::Entrusted;
+use crate::input::WebhookNews;
 use crate::questions::{Asked, Remembered};
 
 impl EngineLoop {
@@ -36,6 +37,34 @@ impl EngineLoop {
         self.entrusting.left(data_plane);
         let connected = self.data_planes.iter().filter(|(_, peer)| peer.tx.is_some());
         self.entrusting.connected(connected.map(|(id, _)| id).collect());
+    }
+
+    /// Tells a data plane that has just connected of all webhooks.
+    pub(super) fn tell_webhooks(&self, data_plane: DataPlaneId) {
+        let Some(tx) = self.data_planes.get(data_plane).and_then(|peer| peer.tx.as_ref()) else { return };
+        let all = self.webhooks.values().cloned().map(ToDataPlane::Webhook);
+        for message in all.chain([ToDataPlane::WebhooksSynced]) {
+            // After an overflow the link is closed, and the data plane connects anew and is told everything.
+            let _ = tx.send(message);
+        }
+    }
+
+    /// Tells all of a webhook that was changed.
+    pub(super) fn webhook_news(&mut self, news: WebhookNews) {
+        let message = match news {
+            WebhookNews::Set(route) => {
+                self.webhooks.insert(route.spec.name.clone(), route.clone());
+                ToDataPlane::Webhook(route)
+            }
+            WebhookNews::Removed(name) => {
+                self.webhooks.remove(&name);
+                ToDataPlane::WebhookRemoved(name)
+            }
+        };
+        for tx in self.data_planes.iter().filter_map(|(_, peer)| peer.tx.as_ref()) {
+            // As above.
+            let _ = tx.send(message.clone());
+        }
     }
 
     /// Has a data plane accept a call.

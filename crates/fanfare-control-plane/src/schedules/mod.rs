@@ -19,6 +19,7 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use keeper::Keeper;
+pub(crate) use write::write;
 
 use crate::ControlPlaneError;
 use crate::clock::Clock;

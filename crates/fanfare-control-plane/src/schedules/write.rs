@@ -15,7 +15,7 @@ use crate::limits::{REREAD_BACKOFF_MAX, REREAD_BACKOFF_MIN};
 ///
 /// # Errors
 /// [`StoreError::Deposed`], [`StoreError::Closed`], or one that says that nothing was written and never will be.
-pub(super) async fn write(
+pub(crate) async fn write(
     store: Arc<dyn Store>,
     fence: Fence,
     key: String,
@@ -36,7 +36,7 @@ pub(super) async fn write(
         match store.commit(txn).await {
             Ok(committed) => return Ok(committed.revision),
             Err(error) if is_final(&error) => return Err(error),
-            Err(error) => tracing::warn!(%error, key, "a schedule could not be written; reading it again"),
+            Err(error) => tracing::warn!(%error, key, "it could not be written; reading it again"),
         }
         tokio::time::sleep(pause).await;
         pause = Duration::min(pause * 2, REREAD_BACKOFF_MAX);
@@ -46,7 +46,7 @@ pub(super) async fn write(
             }
             Ok(found) => before = found.map(|entry| entry.revision),
             Err(error) if is_final(&error) => return Err(error),
-            Err(error) => tracing::warn!(%error, key, "a schedule cannot be read again yet"),
+            Err(error) => tracing::warn!(%error, key, "it cannot be read again yet"),
         }
     }
 }

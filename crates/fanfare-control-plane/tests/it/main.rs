@@ -10,4 +10,5 @@ mod logs;
 mod peers;
 mod schedules;
 mod secrets;
+mod webhooks;
 mod world;

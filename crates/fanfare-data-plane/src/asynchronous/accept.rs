@@ -93,7 +93,7 @@ pub(crate) async fn accept(
     }
 }
 
-fn accepted_as(id: InvocationId, function: &Function, known: bool) -> Response<Body> {
+pub(crate) fn accepted_as(id: InvocationId, function: &Function, known: bool) -> Response<Body> {
     let document = AsyncAcceptedDocument {
         id: id.to_string(),
         function: function.name.to_string(),
@@ -110,7 +110,7 @@ fn accepted_as(id: InvocationId, function: &Function, known: bool) -> Response<B
     response
 }
 
-pub(super) fn refused(refusal: Refusal) -> Problem {
+pub(crate) fn refused(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::TooMany { limit } => {
             let detail =
@@ -135,7 +135,7 @@ pub(super) fn refused(refusal: Refusal) -> Problem {
 }
 
 /// The same request that a synchronous call would bring to the sandbox.
-fn as_the_function_sees_it(
+pub(crate) fn as_the_function_sees_it(
     mut parts: request::Parts,
     target: String,
     counted: bool,
@@ -156,7 +156,7 @@ fn as_the_function_sees_it(
 }
 
 /// The whole body, within the limit, the deadline and the room there is.
-async fn collect(
+pub(crate) async fn collect(
     door: &Door,
     mut body: Incoming,
     client: &Client,
@@ -215,7 +215,7 @@ fn too_large(limit: u64, what: &str) -> Problem {
 }
 
 /// What tells requests under one idempotency key apart: method, target and body.
-pub(super) fn fingerprint(request: &message::Request) -> u128 {
+pub(crate) fn fingerprint(request: &message::Request) -> u128 {
     let mut hash = Sha256::new();
     for part in [request.method.as_str().as_bytes(), request.target.as_bytes(), &request.body] {
         hash.update((part.len() as u64).to_le_bytes());

@@ -99,7 +99,7 @@ fn may_list(core: &Core, door: &Door, client: &Client, parts: &request::Parts) -
         && !proxied.iter().any(|name| parts.headers.contains_key(*name))
 }
 
-fn not_allowed(core: &Core, parts: &request::Parts, methods: &[&str]) -> Response<Body> {
+pub(crate) fn not_allowed(core: &Core, parts: &request::Parts, methods: &[&str]) -> Response<Body> {
     let allowed = methods.join(", ");
     let problem = Problem::new(Reason::MethodNotAllowed, format!("the methods here are {allowed}"));
     core.shared.count_problem(problem.reason);

@@ -21,7 +21,7 @@ use crate::request_id::random_u64;
 use crate::shared::Shared;
 
 /// Begins the platform's own idempotency keys: a client's is the value of a field, in which this cannot be.
-const OWN_KEYS: char = '\u{1}';
+pub(crate) const OWN_KEYS: char = '\u{1}';
 
 /// Accepts the call: its id, once it is durable. One that came before under its key is the same call.
 pub(crate) async fn entrust(shared: &Shared, call: &EntrustedCall) -> Result<InvocationId, EntrustRefusal> {

@@ -24,18 +24,18 @@ use crate::client::{Answer, Connection};
 use crate::rig::{Control, Rig, hello};
 
 /// A data plane with a log, which outlives it.
-struct Keeping {
-    rig: Rig,
-    control: Control,
+pub(crate) struct Keeping {
+    pub(crate) rig: Rig,
+    pub(crate) control: Control,
     log: TempDir,
 }
 
 impl Keeping {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Keeping::with(|_| {}).await
     }
 
-    async fn with(change: impl FnOnce(&mut AsyncOptions)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut AsyncOptions)) -> Self {
         let log = tempfile::tempdir().unwrap();
         Keeping::at(log, vec![hello()], change).await
     }
@@ -47,7 +47,7 @@ impl Keeping {
         Keeping { rig, control, log }
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.rig.address()
     }
 
@@ -67,7 +67,7 @@ fn options(directory: &Path) -> AsyncOptions {
     }
 }
 
-async fn send(
+pub(crate) async fn send(
     address: SocketAddr,
     method: &str,
     path: &str,
@@ -99,7 +99,7 @@ async fn status(address: SocketAddr, id: &str) -> Value {
 }
 
 /// The status once it has ended.
-async fn ended(address: SocketAddr, id: &str) -> Value {
+pub(crate) async fn ended(address: SocketAddr, id: &str) -> Value {
     let answer = send(address, "GET", &format!("/async/{id}?wait=20s"), &[], "").await;
     let document: Value = serde_json::from_slice(&answer.body).unwrap();
     let state = document["state"].as_str().unwrap_or_default();
@@ -107,16 +107,16 @@ async fn ended(address: SocketAddr, id: &str) -> Value {
     document
 }
 
-async fn result(address: SocketAddr, id: &str) -> Answer {
+pub(crate) async fn result(address: SocketAddr, id: &str) -> Answer {
     send(address, "GET", &format!("/async/{id}/result"), &[], "").await
 }
 
-async fn list(address: SocketAddr, query: &str) -> Value {
+pub(crate) async fn list(address: SocketAddr, query: &str) -> Value {
     let answer = send(address, "GET", &format!("/async{query}"), &[], "").await;
     assert_eq!(answer.status.as_u16(), 200, "{answer:?}");
     serde_json::from_slice(&answer.body).unwrap()
 }
 
-fn ids(list: &Value) -> Vec<&str> {
+pub(crate) fn ids(list: &Value) -> Vec<&str> {
     list["invocations"].as_array().unwrap().iter().map(|call| call["id"].as_str().unwrap()).collect()
 }

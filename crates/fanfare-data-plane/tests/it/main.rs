@@ -28,3 +28,4 @@ mod tls;
 mod traces;
 mod traffic;
 mod warm;
+mod webhooks;

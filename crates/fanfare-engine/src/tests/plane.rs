@@ -195,7 +195,10 @@ impl FakePlane {
             | ToDataPlane::Peers(_)
             | ToDataPlane::Mark(_)
             | ToDataPlane::Explain { .. }
-            | ToDataPlane::Entrust { .. } => {}
+            | ToDataPlane::Entrust { .. }
+            | ToDataPlane::Webhook(_)
+            | ToDataPlane::WebhookRemoved(_)
+            | ToDataPlane::WebhooksSynced => {}
         }
         done
     }

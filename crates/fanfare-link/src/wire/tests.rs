@@ -291,6 +291,9 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
         (any::<u64>(), text()).prop_map(|(number, request_id)| ToDataPlane::Explain { number, request_id }),
         (any::<u64>(), entrusted())
             .prop_map(|(number, call)| ToDataPlane::Entrust { number, call: Arc::new(call) }),
+        webhook().prop_map(|route| ToDataPlane::Webhook(Arc::new(route))),
+        name().prop_map(ToDataPlane::WebhookRemoved),
+        Just(ToDataPlane::WebhooksSynced),
         vec(route(), 0..10).prop_map(ToDataPlane::Functions),
         function().prop_map(ToDataPlane::FunctionRemoved),
         Just(ToDataPlane::Synced),
@@ -325,6 +328,18 @@ fn entrusted() -> impl Strategy<Value = EntrustedCall> {
                 age_max,
                 key,
             }
+        },
+    )
+}
+
+fn webhook() -> impl Strategy<Value = WebhookRoute> {
+    let key = option::of(vec(any::<u8>(), 0..100).prop_map(SecretValue::new));
+    let scheme = prop::sample::select(&WebhookScheme::ALL[..]);
+    (name(), name(), name(), scheme, any::<bool>(), duration(), key).prop_map(
+        |(name, function, secret, scheme, wait, tolerance, key)| {
+            let secret = SecretName::new(secret.as_str()).unwrap();
+            let spec = WebhookSpec { name, function, scheme, secret, wait, tolerance };
+            WebhookRoute { spec: Arc::new(spec), key }
         },
     )
 }

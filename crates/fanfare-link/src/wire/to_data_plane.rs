@@ -14,6 +14,7 @@ use super::common::{name, pack_gone, pack_stages, present, reason, shared, unpac
 use super::entrusted::{call_from_wire, call_to_wire};
 use super::pack::{Packer, Unpacker};
 use super::proto::to_data_plane_run::Run;
+use super::webhook::{webhook_from_wire, webhook_to_wire};
 use super::{Malformed, Messages, Wire, proto};
 use crate::Batch;
 
@@ -111,6 +112,9 @@ fn encode_alone(message: ToDataPlane, packer: &mut Packer) -> Run {
         ToDataPlane::Entrust { number, call } => {
             Run::Entrust(proto::Entrust { number, call: Some(call_to_wire(&call)) })
         }
+        ToDataPlane::Webhook(route) => Run::Webhook(webhook_to_wire(&route)),
+        ToDataPlane::WebhookRemoved(name) => Run::WebhookRemoved(name.to_string()),
+        ToDataPlane::WebhooksSynced => Run::WebhooksSynced(proto::Unit {}),
         ToDataPlane::Peers(peers) => {
             for (id, address) in &peers {
                 packer.u32(id.0).text(address);
@@ -177,6 +181,9 @@ fn decode_run(run: Run, messages: &mut Messages<ToDataPlane>) -> Result<(), Malf
             number: entrust.number,
             call: Arc::new(call_from_wire(present("a call", entrust.call)?)?),
         }),
+        Run::Webhook(webhook) => messages.push(ToDataPlane::Webhook(Arc::new(webhook_from_wire(webhook)?))),
+        Run::WebhookRemoved(removed) => messages.push(ToDataPlane::WebhookRemoved(name(&removed)?)),
+        Run::WebhooksSynced(proto::Unit {}) => messages.push(ToDataPlane::WebhooksSynced),
         Run::Peers(bytes) => messages.push(ToDataPlane::Peers(Unpacker::new(&bytes).list(|record| {
             let id = DataPlaneId(record.u32()?);
             Ok((id, Arc::from(record.text("a data plane's address")?)))

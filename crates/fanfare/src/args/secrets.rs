@@ -96,6 +96,6 @@ pub(crate) struct SecretDeleteArgs {
     pub(crate) output: OutputArgs,
 }
 
-fn secret_name(text: &str) -> Result<SecretName, String> {
+pub(super) fn secret_name(text: &str) -> Result<SecretName, String> {
     SecretName::new(text).map_err(|e| format!("the name {e}"))
 }

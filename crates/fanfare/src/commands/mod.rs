@@ -28,6 +28,7 @@ mod top;
 mod traffic;
 mod up;
 mod update;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -91,6 +92,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::Invoke(args) => invoke::run(&context, &args).await,
         Command::Async(args) => asynchronous::run(&context, &args).await,
         Command::Schedule(args) => schedule::run(&context, &args).await,
+        Command::Webhook(args) => webhook::run(&context, &args).await,
         Command::List(args) => list::run(&context, &args).await,
         Command::Describe(args) => describe::run(&context, &args).await,
         Command::Update(args) => update::run(&context, &args).await,

@@ -13,3 +13,4 @@ mod run;
 mod schedules;
 mod secrets;
 mod tls;
+mod webhooks;

@@ -381,6 +381,7 @@ async fn help_fits_on_a_screen() {
         "invoke",
         "async",
         "schedule",
+        "webhook",
         "list",
         "describe",
         "update",

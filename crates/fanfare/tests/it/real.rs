@@ -105,6 +105,10 @@ impl Up {
         fanfare_in(self.dir.path(), &self.api, args).await
     }
 
+    pub(crate) fn api(&self) -> &str {
+        &self.api
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.dir.path().join(name), text).unwrap();
     }
