@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use fanfare_types::limits::{START_BACKOFF_MAX, START_BACKOFF_MIN};
 use fanfare_types::{
-    DataPlaneId, ExitCause, FunctionId, GoneCause, NodeId, SandboxId, Stages, StartFailure, StartFailureKind,
-    StopMode, Timestamp, ToDataPlane, ToNode,
+    DataPlaneId, ExitCause, FunctionId, GoneCause, HumanDuration, NodeId, SandboxId, Stages, StartFailure,
+    StartFailureKind, StopMode, Timestamp, ToDataPlane, ToNode,
 };
 
 use crate::Command;
@@ -292,9 +292,9 @@ impl Engine {
                 let failure = StartFailure {
                     kind: StartFailureKind::Timeout,
                     detail: format!(
-                        "no word from {} within {:?} of the order",
+                        "no word from {} within {} of the order",
                         sandbox.node,
-                        now.since(sandbox.ordered_at)
+                        HumanDuration(now.since(sandbox.ordered_at))
                     ),
                     log_tail: String::new(),
                 };

@@ -22,6 +22,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use fanfare_types::HumanDuration;
+
 /// The state of one function, summed over all data planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DemandInput {
@@ -192,9 +194,10 @@ impl fmt::Display for DemandReason {
             },
             DemandReason::ShortExecutions { requests, execution, cold_start, instead_of } => write!(
                 f,
-                "{} of {execution:?} are served by fewer than {instead_of} sandboxes before more could be ready, \
-                 which takes {cold_start:?}",
-                counted(requests.into(), "request")
+                "{} of {} are served by fewer than {instead_of} sandboxes before more could be ready, which takes {}",
+                counted(requests.into(), "request"),
+                HumanDuration(execution),
+                HumanDuration(cold_start)
             ),
             DemandReason::AtLeast { sandboxes } => {
                 write!(

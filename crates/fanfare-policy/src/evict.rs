@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use fanfare_types::{FunctionId, Resources, Timestamp};
+use fanfare_types::{FunctionId, HumanDuration, Resources, Timestamp};
 
 /// Idle sandboxes of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub struct VictimReason {
 impl fmt::Display for VictimReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.stays_warm { "spare" } else { "the last ready ones" };
-        write!(f, "{what}, idle for {:?}, and their room was needed", self.idle_for)
+        write!(f, "{what}, idle for {}, and their room was needed", HumanDuration(self.idle_for))
     }
 }
 

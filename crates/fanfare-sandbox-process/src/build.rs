@@ -35,6 +35,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Build {
     /// For names: `deps`, `shim`.
     pub(crate) what: &'static str,
+    /// For messages: what its user would call it, `pip install`.
+    pub(crate) program: &'static str,
     /// Whose log its output goes to.
     pub(crate) function: FunctionId,
     pub(crate) uid: Option<u32>,
@@ -76,24 +78,24 @@ impl Build {
             Ended::Status(Some(0)) => Ok(()),
             Ended::Status(_) if cgroup.oom_kills() > 0 => Err(failure(
                 kind,
-                format!("{}: killed, out of memory ({} MiB)", self.what, LIMITS.memory_bytes >> 20),
+                format!("{}: killed, out of memory ({} MiB)", self.program, LIMITS.memory_bytes >> 20),
             )),
             Ended::Status(Some(status)) => {
                 let status =
                     <std::process::ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw(status);
                 Err(match self.egress.as_ref().and_then(|policy| policy.trouble()) {
                     // Another try may find the network better.
-                    Some(trouble) => node_failure(self.what, format!("{status}, after {trouble}")),
-                    None => failure(kind, format!("{}: {status}", self.what)),
+                    Some(trouble) => node_failure(self.program, format!("{status}, after {trouble}")),
+                    None => failure(kind, format!("{} failed: {status}", self.program)),
                 })
             }
-            Ended::Status(None) => Err(node_failure(self.what, "killed")),
+            Ended::Status(None) => Err(node_failure(self.program, "killed")),
             Ended::TooLarge => Err(failure(
                 kind,
-                format!("{}: more than {} MiB, the limit of one", self.what, limits::DEPS_BYTES_MAX >> 20),
+                format!("{}: more than {} MiB, the limit of one", self.program, limits::DEPS_BYTES_MAX >> 20),
             )),
             Ended::Late => {
-                Err(node_failure(self.what, format!("not done after {} s", self.timeout.as_secs())))
+                Err(node_failure(self.program, format!("not done after {} s", self.timeout.as_secs())))
             }
         });
         if result.is_err() {

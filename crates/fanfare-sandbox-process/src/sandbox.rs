@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fanfare_sandbox::{LogStream, SandboxExit, Started};
-use fanfare_types::{ExitCause, SandboxId, Stages, StartFailure, StartFailureKind, StopMode, limits};
+use fanfare_types::{
+    ExitCause, HumanDuration, SandboxId, Stages, StartFailure, StartFailureKind, StopMode, limits,
+};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -165,18 +167,18 @@ impl Sandbox {
 
     /// Not ready in time; when that was for its template, with what the import wrote.
     fn timed_out(&self, limit: Duration) -> StartFailure {
-        let limit = limit.as_millis();
+        let limit = HumanDuration(limit);
         match self.revision.zygotes.importing() {
             Some(log) if self.body.is_none() => StartFailure {
                 log_tail: log.tail(),
                 ..failure(
                     StartFailureKind::Timeout,
-                    format!("not ready after {limit} ms: the import has not ended"),
+                    format!("not ready after {limit}: the import has not ended"),
                 )
             },
             _ => failure(
                 StartFailureKind::Timeout,
-                format!("not ready after {limit} ms{}", self.what_is_wanting()),
+                format!("not ready after {limit}{}", self.what_is_wanting()),
             ),
         }
     }
@@ -214,7 +216,7 @@ impl Sandbox {
             result = work => result,
             () = tokio::time::sleep_until(deadline.into()) => {
                 let limit = self.revision.spec.timeouts.start.as_millis();
-                let detail = format!("not ready after {limit} ms: its code and dependencies were still being made ready");
+                let detail = format!("not ready after {limit}: its code and dependencies were still being made ready");
                 Err(failure(StartFailureKind::Timeout, detail))
             }
         }

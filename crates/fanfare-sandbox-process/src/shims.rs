@@ -105,6 +105,7 @@ impl Shims {
             ["-s", "-B", &format!("{SHIM_DIR}/{PYTHON_FILE}"), "compile", &format!("{OUT_DIR}/shim.pyc")];
         let build = Build {
             what: "shim",
+            program: "compiling the shim",
             function: revision.spec.id.function,
             uid: revision.uid,
             argv: std::iter::once(text(python)?).chain(argv.map(str::to_owned)).collect(),

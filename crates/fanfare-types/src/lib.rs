@@ -6,6 +6,7 @@
 
 mod entrusted;
 mod function;
+mod human;
 mod id;
 pub mod limits;
 mod message;
@@ -24,6 +25,7 @@ pub use function::{
     Balance, CodeDigest, Contract, FunctionRoute, FunctionSpec, InvalidName, Protocol, RevisionSpec, Sizing,
     Timeouts,
 };
+pub use human::HumanDuration;
 pub use id::{DataPlaneId, Epoch, FunctionId, FunctionName, NodeId, RevisionId, SandboxId};
 pub use message::{
     Condemned, DataPlaneHello, FromDataPlane, FromNode, FunctionLoad, GoneCause, HeldLease, LogSelect,

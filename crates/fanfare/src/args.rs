@@ -14,7 +14,8 @@ mod webhooks;
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use fanfare_types::FunctionName;
 
 use crate::complete::{context_names, function_names};
@@ -99,6 +100,19 @@ pub(crate) struct OutputArgs {
     /// How the result is printed.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
+}
+
+/// For commands whose result is about no things with names or URLs.
+#[derive(ClapArgs, Clone, Copy, Debug)]
+pub(crate) struct ReportOutputArgs {
+    /// How the result is printed.
+    #[arg(short, long, default_value = "text", value_name = "FORMAT", value_parser = report_output())]
+    pub(crate) output: Output,
+}
+
+/// The outputs of a report.
+fn report_output() -> impl TypedValueParser<Value = Output> {
+    PossibleValuesParser::new(["text", "wide", "json", "yaml"]).try_map(|name| Output::from_str(&name, false))
 }
 
 /// The verbs.

@@ -25,6 +25,8 @@ pub(crate) enum Exit {
     NotFound = 4,
     /// Time ran out.
     Timeout = 5,
+    /// The user interrupted it, as shells have it of Ctrl-C.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

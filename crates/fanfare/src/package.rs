@@ -15,7 +15,11 @@ const ENTRIES_MAX: usize = 100_000;
 /// Directories within directories.
 const DEPTH_MAX: usize = 64;
 /// Directories that are never code.
-const SKIPPED: [&str; 2] = [".git", "__pycache__"];
+pub(crate) const SKIPPED: [&str; 2] = [".git", "__pycache__"];
+/// Variables of a developer's machine, often secret: named so, or with a suffix, as `.env.local`.
+const DOTENV: &str = ".env";
+/// Files left out whose names are kept, to be told.
+const LEFT_OUT_NAMED_MAX: usize = 5;
 /// Settings, read by the CLI: not part of the code, so that changing them keeps its digest.
 pub(crate) const SETTINGS_FILE: &str = "fanfare.toml";
 
@@ -26,6 +30,8 @@ pub(crate) struct Package {
     pub(crate) digest: CodeDigest,
     pub(crate) size_bytes: u64,
     pub(crate) files: usize,
+    /// Files that were left out because they may hold secrets, relative to the code: the first few.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// Packs a directory, or one file under its own name.
@@ -66,6 +72,7 @@ struct Packer {
     tar: tar::Builder<Hashed>,
     entries: usize,
     files: usize,
+    left_out: Vec<String>,
 }
 
 impl Packer {
@@ -73,7 +80,7 @@ impl Packer {
         let file = tempfile::tempfile()
             .map_err(|e| Failure::platform(format!("cannot make a temporary file for the package: {e}")))?;
         let out = Hashed { out: io::BufWriter::new(file), hash: Sha256::new(), written: 0 };
-        Ok(Packer { tar: tar::Builder::new(out), entries: 0, files: 0 })
+        Ok(Packer { tar: tar::Builder::new(out), entries: 0, files: 0, left_out: Vec::new() })
     }
 
     fn directory(&mut self, root: &Path, path: &Path, within: &Path, depth: usize) -> Result<(), Failure> {
@@ -96,6 +103,10 @@ impl Packer {
             if metadata.is_dir() {
                 self.append(&from, &to, header(tar::EntryType::Directory, 0o755, 0), io::empty())?;
                 self.directory(root, &from, &to, depth + 1)?;
+            } else if is_dotenv(&name) {
+                if self.left_out.len() < LEFT_OUT_NAMED_MAX {
+                    self.left_out.push(to.display().to_string());
+                }
             } else if metadata.is_symlink() {
                 self.link(root, &from, &to)?;
             } else if metadata.is_file() {
@@ -174,8 +185,14 @@ impl Packer {
             digest: CodeDigest(hash.finalize().into()),
             size_bytes: written,
             files: self.files,
+            left_out: self.left_out,
         })
     }
+}
+
+fn is_dotenv(name: &std::ffi::OsStr) -> bool {
+    let suffix = name.to_str().and_then(|name| name.strip_prefix(DOTENV));
+    suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
 }
 
 /// No owner, no time: the same files give the same bytes.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use fanfare_types::Metric;
+use fanfare_types::{HumanDuration, Metric};
 
 /// What Knative's autoscaler saw.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -152,22 +152,29 @@ impl fmt::Display for ScaleReason {
                 write!(f, "the load has risen lately, so none of the {maximum} is stopped for now: {figures}")
             }
             ScaleReason::Delayed { wanted, held, delay } => {
-                write!(f, "{wanted} wanted, but {held} were wanted within the scale-down delay of {delay:?}")
+                let delay = HumanDuration(delay);
+                write!(f, "{wanted} wanted, but {held} were wanted within the scale-down delay of {delay}")
             }
             ScaleReason::Minimum { wanted, min } => write!(f, "{wanted} wanted, the minimum is {min}"),
             ScaleReason::Maximum { wanted, max } => write!(f, "{wanted} wanted, the maximum is {max}"),
             ScaleReason::Initial { wanted, initial } => {
                 write!(f, "{wanted} wanted, but the initial scale of {initial} was not reached yet")
             }
-            ScaleReason::LastSandbox { active_for, stable_window } => write!(
-                f,
-                "nothing wanted, but active for only {active_for:?} of the stable window of {stable_window:?}, \
-                 so one sandbox stays"
-            ),
-            ScaleReason::Grace { idle_for, grace } => {
-                write!(f, "nothing wanted for {idle_for:?} of the grace period of {grace:?}")
+            ScaleReason::LastSandbox { active_for, stable_window } => {
+                let (active, window) = (HumanDuration(active_for), HumanDuration(stable_window));
+                write!(
+                    f,
+                    "nothing wanted, but active for only {active} of the stable window of {window}, so one sandbox stays"
+                )
             }
-            ScaleReason::Idle { active_for } => write!(f, "nothing wanted after {active_for:?} of activity"),
+            ScaleReason::Grace { idle_for, grace } => {
+                let (idle_for, grace) = (HumanDuration(idle_for), HumanDuration(grace));
+                write!(f, "nothing wanted for {idle_for} of the grace period of {grace}")
+            }
+            ScaleReason::Idle { active_for: Duration::ZERO } => f.write_str("nothing wanted"),
+            ScaleReason::Idle { active_for } => {
+                write!(f, "nothing wanted after {} of activity", HumanDuration(active_for))
+            }
             ScaleReason::Cpu { figures, wanted } => write!(f, "{figures}, which wants {wanted}"),
             ScaleReason::CpuWithinTolerance { figures, tolerance } => {
                 write!(f, "{figures}, within the tolerance of {} %", (tolerance * 100.0).round())

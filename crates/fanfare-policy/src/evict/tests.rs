@@ -80,8 +80,8 @@ fn reasons() {
     let victims = choose_victims(&functions, Resources::new(0, 64), NOW, Duration::ZERO);
     let reasons: Vec<_> = victims.iter().map(|v| (v.function.0, v.reason.to_string())).collect();
     let want = [
-        (2, "the last ready ones, idle for 6s, and their room was needed".to_owned()),
-        (1, "the last ready ones, idle for 900s, and their room was needed".to_owned()),
+        (2, "the last ready ones, idle for 6 s, and their room was needed".to_owned()),
+        (1, "the last ready ones, idle for 15 min, and their room was needed".to_owned()),
     ];
     assert_eq!(reasons, want);
 }

@@ -149,15 +149,16 @@ pub struct NoRoom {
 impl fmt::Display for NoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let cpus = |milli: u64| milli as f64 / 1e3;
         write!(
             f,
-            "none of {} nodes has {} mCPU and {} MiB free: {} lack CPU (most free: {} mCPU), \
+            "none of {} nodes has {} CPUs and {} MiB free: {} lack CPU (most free: {}), \
              {} lack memory (most free: {} MiB), {} take no sandboxes, {} are excluded",
             self.nodes,
-            self.request.cpu_milli,
+            cpus(self.request.cpu_milli),
             mib(self.request.memory_bytes),
             self.short_of_cpu,
-            self.most_free.cpu_milli,
+            cpus(self.most_free.cpu_milli),
             self.short_of_memory,
             self.most_free.memory_bytes >> 20,
             self.unschedulable,

@@ -49,7 +49,7 @@ fn no_room_says_what_is_lacking() {
         assert_eq!(nodes.entries(), before, "{placement}: nothing is reserved");
         assert_eq!(
             why.to_string(),
-            "none of 5 nodes has 500 mCPU and 512 MiB free: 2 lack CPU (most free: 4000 mCPU), \
+            "none of 5 nodes has 0.5 CPUs and 512 MiB free: 2 lack CPU (most free: 4), \
              2 lack memory (most free: 1024 MiB), 1 take no sandboxes, 1 are excluded"
         );
         assert_eq!(placer.place(&mut Ledger::new(), request, &any_node, &mut seeded(0)), None);

@@ -368,7 +368,7 @@ def load(settings):
         raise Failure("handler-not-found", "there is no file %r in the function's code" % settings.file)
     try:
         module = import_file(settings.file, path)
-    except (Exception, SystemExit) as e:
+    except (Exception, SystemExit, KeyboardInterrupt) as e:
         trace = format_trace(e)
         log(trace)
         flush(sys.stderr)
@@ -890,7 +890,7 @@ class Server:
                 if not has_content_type(answer.fields):
                     answer.fields.append((b"content-type", (TEXT if answer.body.is_text else BINARY).encode("ascii")))
             return answer
-        except (SystemExit, KeyboardInterrupt):
+        except SystemExit:
             raise
         except BaseException as e:
             return handler_error(e, request.request_id)
@@ -956,7 +956,7 @@ class Server:
                 self.leave_if_forked()
             connection.send(data + b"0\r\n\r\n" if minor == 1 else data)
             return True
-        except (SystemExit, KeyboardInterrupt, Closed):
+        except (SystemExit, Closed):
             raise
         except BaseException as e:
             # The status is sent: all that can be said is that the answer is not whole.
@@ -1003,7 +1003,7 @@ class Stream:
                 self.server.wait_for(self.source.aclose())
             elif hasattr(self.source, "close"):
                 self.source.close()
-        except (SystemExit, KeyboardInterrupt):
+        except SystemExit:
             raise
         except BaseException as e:
             log(format_trace(e))

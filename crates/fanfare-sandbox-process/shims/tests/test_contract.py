@@ -225,6 +225,13 @@ class Contract:
 class PythonContract(Contract, unittest.TestCase):
     language, file, error_type = "python", "contract.py", "ValueError"
 
+    def test_an_interrupt_is_an_error_of_the_handler(self):
+        sandbox = self.sandbox()
+        for _ in range(2):
+            answer = self.do(sandbox, "interrupt")
+            self.assertEqual((answer.status, answer.header("x-fanfare-reason")), (502, "handler-error"))
+            self.assertEqual(answer.json()["detail"], "KeyboardInterrupt: as if at a terminal")
+
     def test_http_is_json(self):
         http = self.sandbox().ask("POST", "/a?b=c", [("x-one", "1")], b'{"do": "http"}').json()
         self.assertEqual((http["method"], http["path"], http["query"]), ("POST", "/a", "b=c"))

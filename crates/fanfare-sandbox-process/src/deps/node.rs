@@ -158,6 +158,7 @@ async fn install(
     let (env, kept_back) = environment(vars.into_iter());
     let build = Build {
         what: "deps",
+        program: if how == "ci" { "npm ci" } else { "npm install" },
         function: revision.spec.id.function,
         uid: revision.uid,
         argv,
@@ -171,7 +172,7 @@ async fn install(
         timeout: super::INSTALL_TIMEOUT,
         files,
     };
-    build.run(shared, StartFailureKind::DependenciesFailed).await?;
+    Box::pin(build.run(shared, StartFailureKind::DependenciesFailed)).await?;
     checked(&modules)
 }
 

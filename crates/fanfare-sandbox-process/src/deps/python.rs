@@ -110,6 +110,7 @@ async fn install(
     }
     let build = Build {
         what: "deps",
+        program: "pip install",
         function: revision.spec.id.function,
         uid: revision.uid,
         argv: argv.iter().map(|s| (*s).to_owned()).collect(),
@@ -122,7 +123,7 @@ async fn install(
         timeout: super::INSTALL_TIMEOUT,
         files: Vec::new(),
     };
-    build.run(shared, StartFailureKind::DependenciesFailed).await
+    Box::pin(build.run(shared, StartFailureKind::DependenciesFailed)).await
 }
 
 /// pip's environment: what the daemon's own says about pip, without credentials, and the only way out. A local directory

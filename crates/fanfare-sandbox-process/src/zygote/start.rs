@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fanfare_sandbox::LogStream;
-use fanfare_types::{ExitCause, StartFailure, StartFailureKind};
+use fanfare_types::{ExitCause, HumanDuration, StartFailure, StartFailureKind};
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -57,7 +57,7 @@ pub(super) async fn start(
     let made = tokio::select! {
         made = import(&mut parts, &revision, &prepared, &mut secrets) => made,
         () = tokio::time::sleep(limit) => {
-            Err(failure(StartFailureKind::Timeout, format!("not ready after {} ms: the import has not ended", limit.as_millis())))
+            Err(failure(StartFailureKind::Timeout, format!("not ready after {}: the import has not ended", HumanDuration(limit))))
         }
         () = stop.notified() => Err(failure(StartFailureKind::Node, "the revision was removed while it was imported")),
     };

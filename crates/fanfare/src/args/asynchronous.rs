@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::UnknownArgumentValueParser;
 use clap::{Args as ClapArgs, Subcommand};
 use fanfare_async::{Delivery, InvocationId, StateKind, limits};
 use fanfare_data_plane::{AsyncOptions, CallbackTargets};
@@ -24,6 +25,10 @@ pub(crate) struct LaterArgs {
     /// How the id is printed.
     #[arg(short, long, value_enum, value_name = "FORMAT", requires = "later")]
     pub(crate) output: Option<Output>,
+    // Its result is waited for apart, by its id.
+    #[arg(long = "wait", hide = true, num_args = 0..=1, default_missing_value = "", value_name = "DURATION",
+          value_parser = UnknownArgumentValueParser::suggest("`fanfare async result ID --wait 30s` waits for its end"))]
+    _wait: Option<String>,
     /// Run it once or, if a crash cuts it short, not at all [default: repeat it then].
     #[arg(long, requires = "later")]
     at_most_once: bool,

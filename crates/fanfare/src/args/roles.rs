@@ -10,7 +10,7 @@ use fanfare_policy::Placement;
 use fanfare_sandbox::fake::FakeOptions;
 use fanfare_types::{Resources, limits};
 
-use crate::args::{AsyncKeepArgs, DirigentArgs, OutputArgs, TlsArgs, whole};
+use crate::args::{AsyncKeepArgs, DirigentArgs, ReportOutputArgs, TlsArgs, whole};
 use crate::exit::Failure;
 use crate::printer::{Printer, human_bytes};
 use crate::roles::Sandboxes;
@@ -65,7 +65,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value_t = 200, value_name = "N", value_parser = whole::<1, 2_000>)]
     pub(crate) surge: u32,
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) output: ReportOutputArgs,
 }
 
 /// Check this machine: interpreters, isolation, ports, directories, and what was left behind.
@@ -88,7 +88,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
     pub(crate) grpc_listen: SocketAddr,
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) output: ReportOutputArgs,
 }
 
 /// Run a control plane: it decides.

@@ -155,9 +155,15 @@ pub(crate) async fn upload(
     let package = pack(path)?;
     let (digest, size) = (package.digest, human_bytes(package.size_bytes));
     let files = counted(package.files as u64, "file");
+    let left_out = package.left_out.join(", ");
     // Read here, and not part of the code.
     let settings = if path.join(SETTINGS_FILE).is_file() { " beside fanfare.toml" } else { "" };
     context.printer.stage(format_args!("Packed {} ({files}{settings}, {size})", path.display()));
+    if !left_out.is_empty() {
+        context.printer.note(format_args!(
+            "note: {left_out} stays here, as it may hold secrets: give the function variables with --env or [env]"
+        ));
+    }
     if context.client.has_blob(digest).await? {
         context.printer.stage("Code is there already");
     } else {
@@ -216,7 +222,11 @@ pub(crate) async fn prove(
         }
     };
     if due {
-        match client.prepare(name, wait.wait_timeout).await {
+        let prepared = tokio::select! {
+            prepared = client.prepare(name, wait.wait_timeout) => prepared,
+            _ = tokio::signal::ctrl_c() => return Err(interrupted(name, result.revision)),
+        };
+        match prepared {
             Ok(prepared) => printer.stage(format_args!(
                 "Ready: started once on {} in {:.1} ms",
                 prepared.node, prepared.elapsed_ms
@@ -235,6 +245,19 @@ pub(crate) async fn prove(
     }
     let url = function_url(&data_plane_url(&client.status().await?)?, name);
     Ok(Deployed { name: name.to_string(), url, revision: result.revision, outcome: result.outcome })
+}
+
+/// What Ctrl-C leaves behind.
+fn interrupted(name: &FunctionName, revision: u32) -> Failure {
+    let undo = match revision {
+        ..=1 => format!("`fanfare delete {name}` removes it"),
+        _ => format!("`fanfare rollback {name}` goes back"),
+    };
+    let what = format!(
+        "interrupted: {name} stays registered, revision {revision}, and it is not known yet to start"
+    );
+    let next = format!("`fanfare describe {name}` says whether it does; {undo}");
+    Failure::new(Exit::Interrupted, what).next(next)
 }
 
 /// A revision that does not start, and who answers meanwhile.

@@ -16,6 +16,7 @@ use crate::args::{DevArgs, LogsArgs, OutputArgs, WaitArgs, WhichLines};
 use crate::commands::{Context, data_plane_url, deploy, function_url, logs};
 use crate::detect::check;
 use crate::exit::{Exit, Failure};
+use crate::package::SKIPPED;
 use crate::printer::Output;
 
 /// A save is over when nothing has changed for so long: editors write, rename and touch in quick succession.
@@ -24,9 +25,6 @@ const QUIET: Duration = Duration::from_millis(10);
 const QUIET_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Ends the name under which a save is proved.
 const PROOF_SUFFIX: &str = ".next";
-/// Directories whose changes are not code.
-const IGNORED: [&str; 2] = [".git", "__pycache__"];
-
 pub(crate) async fn run(context: &Context, args: &DevArgs) -> Result<Exit, Failure> {
     let (watcher, mut changes) = watch(&args.path)?;
     let mut session = Session { context, args, served: None, logs: None };
@@ -97,7 +95,7 @@ fn is_code(path: &Path, root: &Path, only: Option<&Path>) -> bool {
         Some(file) => path == file,
         None => {
             let within = path.strip_prefix(root).unwrap_or(path);
-            !within.components().any(|part| IGNORED.iter().any(|ignored| part.as_os_str() == *ignored))
+            !within.components().any(|part| SKIPPED.iter().any(|ignored| part.as_os_str() == *ignored))
         }
     }
 }

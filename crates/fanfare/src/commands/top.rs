@@ -51,17 +51,25 @@ async fn live(context: &Context, args: &TopArgs) -> Result<Exit, Failure> {
     let mut seen = false;
     loop {
         ticks.tick().await;
-        let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(ROWS, |size| size.ws_row.into());
+        let size = rustix::termios::tcgetwinsize(std::io::stdout());
+        let rows = rows(size.map_or(0, |size| size.ws_row));
         match look(context).await {
             Ok(look) => {
                 seen = true;
                 printer.bytes(b"\x1b[H\x1b[2J")?;
-                print(printer, &look, rows.saturating_sub(HEAD_ROWS + 1))?;
+                print(printer, &look, rows)?;
             }
             Err(failure) if seen && failure.exit != Exit::Usage => printer.warning(failure),
             Err(failure) => return Err(failure),
         }
     }
+}
+
+/// Functions that are shown in a terminal of so many rows. One that says 0, as serial consoles and new pseudo terminals
+/// do, does not know.
+fn rows(of_terminal: u16) -> usize {
+    let all = if of_terminal == 0 { ROWS } else { of_terminal.into() };
+    all.saturating_sub(HEAD_ROWS + 1).max(1)
 }
 
 async fn look(context: &Context) -> Result<Look, Failure> {
@@ -100,7 +108,7 @@ fn print(printer: &Printer, look: &Look, functions_max: usize) -> Result<(), Fai
         sum(|f| f.load.queued.into()),
     ))?;
     printer.out(format_args!(
-        "leader {} (term {})   nodes {nodes} of {}, {} of {} reserved   data planes {data_planes} of {}\n",
+        "leader {} (epoch {})   nodes {nodes} of {}, {} of {} reserved   data planes {data_planes} of {}\n",
         cluster.leader.name,
         cluster.leader.epoch,
         cluster.nodes.len(),
@@ -145,4 +153,16 @@ fn row(function: &FunctionSummaryDocument) -> Vec<String> {
         load.failed.to_string(),
         load.last_reason.clone().unwrap_or_else(|| "-".to_owned()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_functions_are_always_shown() {
+        for (terminal, shown) in [(0, ROWS - 6), (24, 18), (50, 44), (7, 1), (1, 1)] {
+            assert_eq!(rows(terminal), shown, "{terminal}");
+        }
+    }
 }

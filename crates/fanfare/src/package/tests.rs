@@ -76,6 +76,18 @@ fn what_is_packed_and_what_is_not() {
 }
 
 #[test]
+fn what_may_hold_secrets_stays_and_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in [".env", ".env.local", "lib/.env", ".environment", "a.env", "main.py"] {
+        write(dir.path(), name, "A=canary");
+    }
+    let package = pack(dir.path()).unwrap();
+    assert_eq!(package.left_out, [".env", ".env.local", "lib/.env"]);
+    let packed: Vec<_> = entries(package).into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(packed, [".environment", "a.env", "lib", "main.py"]);
+}
+
+#[test]
 fn links_that_lead_outside_are_refused() {
     let outside = tempfile::tempdir().unwrap();
     write(outside.path(), "secret", "canary");

@@ -359,6 +359,43 @@ async fn what_is_packed_is_counted_beside_the_settings() {
 }
 
 #[tokio::test]
+async fn what_is_left_out_of_a_package_is_said() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    fs::write(dir.path().join(".env"), "TOKEN=canary").unwrap();
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", ".", "--name", "a"]).await;
+    assert!(run.code == 0 && run.stderr.contains("note: .env stays here, as it may hold secrets"), "{run:?}");
+    let code = double.held().blobs.values().next().unwrap().clone();
+    assert!(!code.windows(6).any(|window| window == b"canary"));
+}
+
+#[tokio::test]
+async fn an_interrupted_deployment_says_what_stays() {
+    let double = Double::start().await;
+    double.held().slow = true;
+    let dir = hello("x");
+    let mut child = command(&double.api, &["deploy", "hello.py"]).current_dir(dir.path()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    until(&mut lines, "Registered hello").await;
+    double.proving().await;
+    let pid = child.id().unwrap().to_string();
+    assert!(tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    assert!(until(&mut lines, "error:").await.contains("interrupted: hello stays registered, revision 1"));
+    assert!(until(&mut lines, "hint:").await.contains("`fanfare delete hello` removes it"));
+    assert_eq!(child.wait().await.unwrap().code(), Some(130));
+}
+
+/// The next line that holds `part`.
+async fn until(lines: &mut Lines<BufReader<ChildStderr>>, part: &str) -> String {
+    loop {
+        let line = lines.next_line().await.unwrap().expect(part);
+        if line.contains(part) {
+            return line;
+        }
+    }
+}
+
+#[tokio::test]
 async fn debug_masks_variables() {
     let double = Double::start().await;
     let dir = hello("x");

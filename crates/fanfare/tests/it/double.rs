@@ -42,6 +42,8 @@ pub(crate) struct Held {
     pub(crate) rolled_back_to: Vec<Option<u32>>,
     /// Where it says that its streams are.
     pub(crate) streams: Option<String>,
+    /// Proofs do not end.
+    pub(crate) slow: bool,
     /// Functions have written nothing.
     pub(crate) silent: bool,
     /// Traffic and tags, of every function.
@@ -51,15 +53,18 @@ pub(crate) struct Held {
 pub(crate) struct Double {
     pub(crate) api: String,
     held: Arc<Mutex<Held>>,
+    proving: Arc<tokio::sync::Notify>,
 }
 
 type Shared = State<(String, Arc<Mutex<Held>>)>;
+type Proving = axum::Extension<Arc<tokio::sync::Notify>>;
 
 impl Double {
     pub(crate) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let held = Arc::new(Mutex::new(Held::default()));
+        let proving = Arc::new(tokio::sync::Notify::new());
         let router = Router::new()
             .route("/v1/functions", get(list))
             .route("/v1/functions/{name}", put(register).get(describe).delete(delete))
@@ -77,9 +82,15 @@ impl Double {
                 any(|| async { problem(Problem::new(Reason::RouteNotFound, "no function")) }),
             )
             .layer(axum::middleware::from_fn_with_state(held.clone(), release))
+            .layer(axum::Extension(proving.clone()))
             .with_state((address.clone(), held.clone()));
         tokio::spawn(async move { axum::serve(Listener(listener), router).await });
-        Double { api: format!("http://{address}"), held }
+        Double { api: format!("http://{address}"), held, proving }
+    }
+
+    /// Until a proof is asked for that does not end.
+    pub(crate) async fn proving(&self) {
+        self.proving.notified().await;
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
@@ -317,7 +328,15 @@ async fn delete(State((_, held)): Shared, Path(name): Path<String>) -> Response 
     }
 }
 
-async fn prepare(State((_, held)): Shared, Path(name): Path<String>) -> Response {
+async fn prepare(
+    State((_, held)): Shared,
+    axum::Extension(proving): Proving,
+    Path(name): Path<String>,
+) -> Response {
+    if held.lock().unwrap().slow {
+        proving.notify_one();
+        return futures_util::future::pending().await;
+    }
     let mut held = held.lock().unwrap();
     let Some((revision, document)) = held.functions.get(&name).cloned() else { return not_found(&name) };
     if let Some(broken) = held.broken.get(&name) {

@@ -85,7 +85,11 @@ async fn emulated_nodes_are_there_when_up_says_so() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_what_can() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 11] = [
+        (&["invoke", "x", "--async", "--wait"], "tip: `fanfare async result ID --wait 30s`"),
+        (&["invoke", "x", "--async", "--wait", "3s"], "tip: `fanfare async result ID --wait 30s`"),
+        (&["doctor", "-o", "name"], "possible values: text, wide, json, yaml"),
+        (&["demo", "-o", "url"], "possible values: text, wide, json, yaml"),
         (&["node", "--emulate", "0"], "1 to 20000"),
         (&["node", "--emulate", "20001"], "1 to 20000"),
         (&["node", "--emulate", "2", "--fake"], "--fake"),

@@ -107,6 +107,10 @@ def do_raise(event, context):
     raise ValueError("the value is wrong")
 
 
+def do_interrupt(event, context):
+    raise KeyboardInterrupt("as if at a terminal")
+
+
 def do_not_json(event, context):
     return {"value": object()}
 
