@@ -178,7 +178,7 @@ mod tests {
             assert_eq!(WebhookSpec::try_from(WebhookDocument::from(&spec)), Ok(spec));
         }
         let cases = [
-            ("", "body", "verify"),
+            ("", "verify", "is missing"),
             (r#","verify":"md5""#, "verify", "github"),
             (r#","verify":"token","tolerance":"2d""#, "tolerance", "1 s"),
             (r#","verify":"token","tolerance":0"#, "tolerance", "1 s"),
