@@ -19,6 +19,16 @@ impl Activity {
         UnderWay(self.clone())
     }
 
+    /// Whether it has no request.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.under_way.get() == 0
+    }
+
+    /// A number that is another one after every request.
+    pub(crate) fn done(&self) -> u64 {
+        self.changes.get()
+    }
+
     /// Resolves when there has been no request for `limit` (and at most twice that).
     pub(crate) async fn rests(&self, limit: Duration) {
         loop {

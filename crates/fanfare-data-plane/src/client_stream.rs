@@ -6,6 +6,7 @@
 //!   HTTP/1.0 clients cannot be asked, and are taken to have left.
 //! - What is no request is answered by the server itself, without a reason. There is no hook for that, but where it is
 //!   the first thing that is said on a connection, the answer is recognised and replaced by one that has all.
+//! - An answer to a request that was not read to its end ends the connection, and must not be lost by that.
 //! - An answer that ends with the connection and breaks off must not look complete: the connection is reset.
 
 use std::io::{self, IoSlice};
@@ -16,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use fanfare_http1::OnInformational;
+use fanfare_http1::{Linger, OnInformational};
 use http::{HeaderMap, StatusCode, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
@@ -30,9 +31,6 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// First pause before it is looked whether the client has closed its socket; doubles to the maximum.
 const RECHECK_MIN: Duration = Duration::from_millis(5);
 const RECHECK_MAX: Duration = Duration::from_secs(5);
-/// How long, and for how many bytes, the rest of what was refused is read, so that its sender sees the refusal.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES_MAX: usize = 1 << 20;
 
 /// What the connection and the requests on it know of each other. On one core, so the order of accesses is the
 /// program's; atomic only because the server wants connections that could be sent elsewhere.
@@ -48,6 +46,8 @@ pub(crate) struct ClientState {
     /// The end of the connection is the end of the answer.
     unframed: AtomicBool,
     reset: AtomicBool,
+    /// The connection ends with an answer to a request that was not read to its end.
+    unread: AtomicBool,
     pub(crate) interim: Interim,
 }
 
@@ -75,6 +75,11 @@ impl ClientState {
         self.unframed.store(true, Ordering::Relaxed);
     }
 
+    /// The connection ends before all is read that its client says.
+    pub(crate) fn unread(&self) {
+        self.unread.store(true, Ordering::Relaxed);
+    }
+
     /// An answer has broken off.
     pub(crate) fn cut(&self) {
         self.reset.store(self.unframed.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -96,6 +101,8 @@ pub(crate) struct ClientStream {
     /// Since the client has said all it has to say: when to look whether it has left.
     recheck: Option<(Pin<Box<Sleep>>, Duration)>,
     refusal: Option<Refusal>,
+    /// Since the server has closed the connection.
+    linger: Option<Linger>,
     /// Informational responses that are being written.
     interim: Bytes,
 }
@@ -104,7 +111,6 @@ pub(crate) struct ClientStream {
 struct Refusal {
     bytes: Vec<u8>,
     written: usize,
-    linger: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl ClientStream {
@@ -116,6 +122,7 @@ impl ClientStream {
             dirty: false,
             recheck: None,
             refusal: None,
+            linger: None,
             interim: Bytes::new(),
         }
     }
@@ -176,7 +183,7 @@ impl ClientStream {
         if self.refusal.is_none() && !self.state.asked.load(Ordering::Relaxed) {
             self.refusal = refused(bytes).map(|status| {
                 let bytes = problem::of_server(&self.shared, status);
-                Refusal { bytes, written: 0, linger: None }
+                Refusal { bytes, written: 0 }
             });
         }
         self.refusal.is_none()
@@ -197,22 +204,6 @@ impl Refusal {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += written;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Reads what the client still says: closing a connection with something unread resets it, and the client might
-    /// never see the refusal.
-    fn poll_linger(&mut self, cx: &mut Context<'_>, stream: &mut Transport) -> Poll<io::Result<()>> {
-        let (timer, bytes) = self.linger.get_or_insert_with(|| (Box::pin(sleep(LINGER)), 0));
-        let mut space = [0; 4_096];
-        while *bytes < LINGER_BYTES_MAX && timer.as_mut().poll(cx).is_pending() {
-            let mut buffer = ReadBuf::new(&mut space);
-            match ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => *bytes += buffer.filled().len(),
-                // Its end, or it has left: nothing is left to tell it.
-                _ => break,
-            }
         }
         Poll::Ready(Ok(()))
     }
@@ -275,14 +266,14 @@ impl AsyncWrite for ClientStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        match &mut this.refusal {
-            Some(refusal) if refusal.linger.is_some() => refusal.poll_linger(cx, &mut this.stream),
-            None => Pin::new(&mut this.stream).poll_shutdown(cx),
-            Some(refusal) => {
-                ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-                refusal.poll_linger(cx, &mut this.stream)
+        if this.linger.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            // Closing a connection with something unread resets it, and the client might never see the answer.
+            if this.refusal.is_none() && !this.state.unread.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
             }
         }
+        this.linger.get_or_insert_default().poll(cx, &mut this.stream).map(Ok)
     }
 }
 

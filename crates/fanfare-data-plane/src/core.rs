@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fanfare_policy::{Rng, seeded};
 use tokio_util::task::TaskTracker;
 
+use crate::crowd::Crowd;
 use crate::deadlines::Deadlines;
 use crate::peers::PeerPool;
 use crate::request_id::{RequestIds, random_u64};
@@ -28,6 +29,8 @@ pub(crate) struct Core {
     /// Shares requests out among revisions.
     pub(crate) chance: RefCell<Rng>,
     pub(crate) deadlines: Rc<Deadlines>,
+    /// The connections of clients.
+    pub(crate) crowd: Rc<Crowd>,
     pub(crate) peers: PeerPool,
     /// Connections that have changed their protocol, which the server knows no more of.
     pub(crate) upgraded: TaskTracker,
@@ -45,6 +48,7 @@ impl Core {
             ids: RequestIds::new(),
             chance: RefCell::new(seeded(random_u64())),
             deadlines: Rc::default(),
+            crowd: Rc::default(),
             peers: PeerPool::default(),
             upgraded: TaskTracker::new(),
             left_behind: TaskTracker::new(),

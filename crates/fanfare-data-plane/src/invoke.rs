@@ -32,8 +32,6 @@ use crate::upstream::{Connection, LAST_WORDS_WAIT};
 
 /// Tells the sandbox how many milliseconds the request has left.
 pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("x-fanfare-deadline-ms");
-/// How long the control plane may take to say how a sandbox ended that broke its connection.
-const CAUSE_WAIT: Duration = Duration::from_millis(100);
 /// A sandbox that cannot be connected to within this is to blame for it; with less the request came too late.
 pub(crate) const CONNECT_TIME_FAIR: Duration = Duration::from_millis(100);
 
@@ -89,6 +87,10 @@ impl Call<'_> {
                 Some(connection) => connection,
                 None => match lease.slot.upstream.endpoint.connect(left).await {
                     Ok(stream) => Connection::new(stream),
+                    Err(why) if no_descriptor(&why) => {
+                        lease.fail(Outcome::NeverSent);
+                        return self.failed(&lease, without_descriptor(&why));
+                    }
                     Err(why) => {
                         let hurried = why.kind() == io::ErrorKind::TimedOut && left < CONNECT_TIME_FAIR;
                         lease.fail(if hurried { Outcome::NeverSent } else { Outcome::Broken });
@@ -255,6 +257,16 @@ impl Call<'_> {
     }
 }
 
+/// Whether this process has no descriptor left, which is no fault of whoever it would connect to.
+pub(crate) fn no_descriptor(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].iter().any(|none| errno == Some(none.raw_os_error()))
+}
+
+pub(crate) fn without_descriptor(error: &io::Error) -> Problem {
+    Problem::new(Reason::DataPlaneFull, format!("no connection to a sandbox can be made here: {error}"))
+}
+
 /// Whether the connection was found unusable before a byte of the request was written: its peer had closed it, or had
 /// said something on it unasked, as some servers do when they are about to close it.
 fn never_sent(error: &fanfare_http1::Error) -> bool {
@@ -301,7 +313,7 @@ async fn failure_http1(lease: &Lease, error: &fanfare_http1::Error) -> Problem {
 /// The sandbox has closed its connection: why, if it has ended.
 async fn hung_up(lease: &Lease, error: &str) -> Problem {
     // The slot stays taken meanwhile: whether the sandbox lives is what is being found out.
-    let problem = match lease.slot.upstream.cause(CAUSE_WAIT).await {
+    let problem = match lease.slot.upstream.why_hung_up().await {
         Some(cause) => Problem::gone(cause),
         None => Problem::new(Reason::ConnectionClosed, format!("no answer came: {error}")),
     };

@@ -51,6 +51,10 @@ impl Call<'_> {
             }
             let connection = match self.connection(&lease, left).await {
                 Ok(connection) => connection,
+                Err(why) if invoke::no_descriptor(&why) => {
+                    lease.fail(Outcome::NeverSent);
+                    return self.failed(&lease, invoke::without_descriptor(&why));
+                }
                 Err(why) => {
                     let hurried = why.kind() == io::ErrorKind::TimedOut && left < CONNECT_TIME_FAIR;
                     lease.fail(if hurried { Outcome::NeverSent } else { Outcome::Broken });

@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
 use crate::client_stream::{ClientState, ClientStream};
+use crate::clock;
 use crate::core::Core;
 use crate::headers::{self, Client};
 use crate::request::serve;
@@ -120,7 +121,9 @@ pub(crate) async fn run(
             Err(e)
                 if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
             Err(error) => {
-                tracing::error!(%error, "cannot accept connections");
+                if let Some(times) = core.shared.not_accepted.happened(clock::now()) {
+                    tracing::error!(%error, times, "cannot accept connections");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -173,15 +176,17 @@ fn drain_timeout(core: &Core) -> Duration {
 
 async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, draining: CancellationToken) {
     let shared = core.shared.clone();
-    let Some(_counted) = Counted::within(&shared.connections, shared.options.connections_max) else {
-        tracing::warn!(limit = shared.options.connections_max, "too many connections; closing one");
-        return;
-    };
+    let Some(_counted) = counted(&core, &shared) else { return };
+    let activity = Rc::new(Activity::default());
+    let member = core.crowd.join(activity.clone());
     // It only delays small answers if it fails.
     let _ = stream.set_nodelay(true);
-    let Some(stream) = Transport::open(stream, &shared, &draining).await else { return };
+    let opened = tokio::select! {
+        opened = Transport::open(stream, &shared, &draining) => opened,
+        () = member.asked_to_leave() => return,
+    };
+    let Some(stream) = opened else { return };
     let client = Rc::new(Client::new(client, stream.is_tls()));
-    let activity = Rc::new(Activity::default());
     let asked = activity.clone();
     let state = client.state.clone();
     let stream = ClientStream::new(stream, state.clone(), shared.clone());
@@ -196,6 +201,7 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     let result = tokio::select! {
         biased;
         result = connection.as_mut() => result,
+        () = member.asked_to_leave() => return,
         () = leave(&draining, &activity, idle_max, &state, &shared) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
@@ -212,6 +218,19 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
         // The client left, was too slow, or speaks something else; or an answer was cut on purpose.
         tracing::debug!(%error, "a connection ended early");
     }
+}
+
+/// Counts a connection. Where there are too many, one that is of no use is closed in its favour.
+fn counted<'a>(core: &Core, shared: &'a Shared) -> Option<Counted<'a>> {
+    let limit = shared.connections_max;
+    if let Some(counted) = Counted::within(&shared.connections, limit) {
+        return Some(counted);
+    }
+    shared.crowded_out.fetch_add(1, Ordering::Relaxed);
+    if let Some(times) = shared.crowding.happened(clock::now()) {
+        tracing::warn!(limit, times, "too many connections of clients; idle ones are closed for new ones");
+    }
+    core.crowd.make_room().then(|| Counted::in_place_of_another(&shared.connections))
 }
 
 fn builder(idle_max: Duration) -> auto::Builder<LocalExecutor> {

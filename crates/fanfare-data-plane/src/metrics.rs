@@ -121,6 +121,9 @@ pub(crate) fn text(stats: &Stats, meter: &Meter, spans_dropped: u64) -> String {
     let mut text = Text(String::with_capacity(16 << 10));
     text.one("requests_held", "gauge", "Requests held, waiting ones included.", stats.requests);
     text.one("connections", "gauge", "Connections of clients.", stats.connections);
+    text.one("connections_max", "gauge", "Connections that clients may have.", stats.connections_max);
+    let help = "Connections of clients that were closed because there were too many.";
+    text.one("connections_crowded_out_total", "counter", help, stats.crowded_out);
     text.one("synced", "gauge", "Whether all functions have been heard of once.", u8::from(stats.synced));
     text.one(
         "connected",

@@ -30,7 +30,8 @@ pub struct Options {
     pub cluster_token: Option<Arc<str>>,
     /// Requests held at once, waiting ones included; more are refused with `data-plane-full`.
     pub requests_max: usize,
-    /// Connections of clients at once; more are closed as they come.
+    /// Connections of clients at once, and never more than three quarters of the descriptors that the process may have.
+    /// Beyond that idle ones are closed for new ones, and new ones where none is idle.
     pub connections_max: usize,
     /// How long a client may take to send a request's head, and how long a connection may be idle.
     pub header_read_timeout: Duration,

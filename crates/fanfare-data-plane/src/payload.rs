@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use fanfare_http1::Watched;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
@@ -16,6 +17,9 @@ use crate::progress::Progress;
 
 /// Bytes that are read ahead for a request that waits.
 const READ_AHEAD_BYTES: usize = 16 * 1024;
+
+/// A request's body as the server reads it.
+pub(crate) type ClientBody = Watched<Incoming>;
 
 /// The client's body, of which the beginning may have been read ahead.
 ///
@@ -30,7 +34,7 @@ pub(crate) struct Payload {
 
 /// Where the rest of a body comes from.
 enum Rest {
-    Client(Incoming, Arc<ClientState>),
+    Client(ClientBody, Arc<ClientState>),
     /// Kept from before. One whose length was not told is sent as it came.
     Kept {
         bytes: Option<Bytes>,
@@ -51,7 +55,7 @@ pub(crate) enum BrokenOff {
 }
 
 impl Payload {
-    pub(crate) fn new(body: Incoming, client: Arc<ClientState>) -> Self {
+    pub(crate) fn new(body: ClientBody, client: Arc<ClientState>) -> Self {
         Payload { ahead: VecDeque::new(), ahead_bytes: 0, rest: Rest::Client(body, client), progress: None }
     }
 

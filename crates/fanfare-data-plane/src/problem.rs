@@ -59,6 +59,9 @@ impl Problem {
             Refusal::QueueFull { limit } => {
                 format!("{limit} requests wait for this function on this data plane; no more may").into()
             }
+            Refusal::QueueTimeout { waited } if waited.is_zero() => {
+                "its time was over before it could wait for a free slot".into()
+            }
             Refusal::QueueTimeout { waited } => {
                 format!("waited {:.3} s for a free slot and got none", waited.as_secs_f64()).into()
             }
@@ -99,7 +102,11 @@ impl Problem {
             | Reason::NotSynced
             | Reason::AsyncQueueFull
             | Reason::Unavailable => Some(1),
-            Reason::NoCapacity | Reason::NoNode | Reason::RuntimeMissing | Reason::StartTimeout => Some(5),
+            Reason::NoCapacity
+            | Reason::NoNode
+            | Reason::RuntimeMissing
+            | Reason::StartTimeout
+            | Reason::NodeFailed => Some(5),
             _ => None,
         }
     }
@@ -173,4 +180,18 @@ pub(crate) fn of_server(shared: &Shared, status: StatusCode) -> Vec<u8> {
     bytes.extend_from_slice(b"\r\n");
     bytes.extend_from_slice(&body);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_that_he_waited_for_no_time() {
+        let said = |waited| Problem::refused(&Refusal::QueueTimeout { waited }).detail;
+        assert_eq!(said(Duration::from_millis(50)), "waited 0.050 s for a free slot and got none");
+        assert_eq!(said(Duration::ZERO), "its time was over before it could wait for a free slot");
+    }
 }

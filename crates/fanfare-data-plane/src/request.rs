@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fanfare_dispatch::{Outcome, Refusal};
-use fanfare_http1::RequestBody;
+use fanfare_http1::{RequestBody, Rest, Settled, Watched};
 use fanfare_types::{Reason, Timestamp};
 use http::header::{CONNECTION, EXPECT, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version, request};
@@ -25,7 +25,7 @@ use crate::function::{Answer, Function, Slot, Taken};
 use crate::headers::{self, Client};
 use crate::invoke::{Attempt, Call};
 use crate::lease::Lease;
-use crate::payload::{BrokenOff, Payload};
+use crate::payload::{BrokenOff, ClientBody, Payload};
 use crate::peers::{self, Forwarded};
 use crate::problem::Problem;
 use crate::request_id::REQUEST_ID;
@@ -83,15 +83,21 @@ pub(crate) async fn serve(
     let accepted = clock::now();
     let id = core.ids.choose(request.headers().get(REQUEST_ID));
     let version = request.version();
+    let expects = headers::expects_leave(request.headers());
     let (mut parts, body) = request.into_parts();
+    // HTTP/2 ends the stream of a request that is not read, and nothing else.
+    let (body, rest) = match version {
+        Version::HTTP_2 => (Watched::unwatched(body), Rest::none()),
+        _ => Watched::new(body),
+    };
     parts.headers.insert(REQUEST_ID, id.clone());
     let mut trail = Trail::new(core.clone(), &id, accepted);
-    let mut closes = false;
+    let (mut closes, mut refused) = (false, false);
     let mut response = match answer(&core, &client, under_way, parts, body, &mut trail, accepted).await {
         Ok(response) => response,
         Err(failure) => {
             let Failure { problem, timing, function, .. } = failure;
-            closes = failure.closes;
+            (closes, refused) = (failure.closes, true);
             match &function {
                 Some(function) => {
                     function.count_problem(problem.reason);
@@ -108,7 +114,18 @@ pub(crate) async fn serve(
         }
     };
     response.headers_mut().insert(REQUEST_ID, id);
-    let ends = closes || core.shared.draining.load(Ordering::Relaxed) || client.state.has_ended();
+    closes |= core.shared.draining.load(Ordering::Relaxed) || client.state.has_ended();
+    // Reading would be the leave to send what nobody wants.
+    let unread = match rest.settle(!closes && !expects).await {
+        Settled::Read => false,
+        Settled::Unread => true,
+        // A function's answer may begin before the request's end, and end after it.
+        Settled::Open => refused,
+    };
+    if unread {
+        client.state.unread();
+    }
+    let ends = closes || unread;
     if ends && version != Version::HTTP_2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -123,7 +140,7 @@ async fn answer(
     client: &Client,
     under_way: UnderWay,
     mut parts: request::Parts,
-    body: Incoming,
+    body: ClientBody,
     trail: &mut Trail,
     accepted: Timestamp,
 ) -> Result<Response<Body>, Failure> {
@@ -228,7 +245,7 @@ async fn of_webhook(
     core: &Rc<Core>,
     client: &Client,
     parts: request::Parts,
-    body: Incoming,
+    body: ClientBody,
     held: Held,
     trail: &mut Trail,
     accepted: Timestamp,
@@ -313,8 +330,9 @@ pub(crate) async fn attempt(
         trail.refused(&problem, Some(function.id));
         function.count_problem(problem.reason);
         core.shared.failures.note(function.id, &problem, &id);
-        // With a slot there is a timing. Those two reasons say that nothing was sent even so.
-        let unsent = matches!(problem.reason, Reason::QueueTimeout | Reason::BadRequest);
+        // With a slot there is a timing. These reasons say that nothing was sent even so.
+        let unsent =
+            matches!(problem.reason, Reason::QueueTimeout | Reason::BadRequest | Reason::DataPlaneFull);
         Unanswered { reached: failure.timing.is_some() && !unsent, problem }
     })
 }
@@ -398,6 +416,7 @@ async fn invoke(
             assigned(&slot);
         }
         call.trail.given(&slot);
+        let upstream = slot.upstream.clone();
         let lease = Rc::new(Lease::new(core.clone(), function.clone(), slot, &place));
         let mut whole = body.whole();
         if let Some(progress) = &lease.progress {
@@ -412,7 +431,10 @@ async fn invoke(
                 return Err(Failure { timing: Some(timing), ..Failure::from(problem) });
             }
             Attempt::Unreached { body: whole, held: still, why } => {
-                tracing::warn!(function = %function.name, %why, "a sandbox cannot be reached; trying another");
+                if upstream.tell_unreachable() {
+                    let (name, sandbox) = (&function.name, upstream.sandbox.0);
+                    tracing::warn!(function = %name, sandbox, %why, "a sandbox cannot be reached; trying others");
+                }
                 (body, held, last) = (Unsent::Again(whole), still, Some(why));
                 taken = function.requeue(shared, place);
             }

@@ -9,10 +9,12 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::asynchronous::Door;
+use crate::crowd;
 use crate::directory::Directory;
 use crate::failures::Failures;
 use crate::options::Options;
 use crate::records::Records;
+use crate::seldom::Seldom;
 use crate::stats::{Stats, count};
 use crate::tls::Tls;
 use crate::trace::Tracer;
@@ -26,8 +28,14 @@ pub(crate) struct Shared {
     pub(crate) connected: AtomicBool,
     /// Requests held.
     pub(crate) requests: AtomicUsize,
-    /// Connections of clients.
+    /// Connections of clients, and how many there may be.
     pub(crate) connections: AtomicUsize,
+    pub(crate) connections_max: usize,
+    /// Those that were closed because there were too many.
+    pub(crate) crowded_out: AtomicU64,
+    pub(crate) crowding: Seldom,
+    /// The system gave no connection.
+    pub(crate) not_accepted: Seldom,
     pub(crate) forwarded: AtomicU64,
     pub(crate) draining: AtomicBool,
     /// A successor accepts connections in its place.
@@ -60,12 +68,16 @@ impl Shared {
             records: Records::new(options.thread_count() + 1),
             tracer: None,
             tls: None,
+            connections_max: crowd::connections_max(options.connections_max),
             options,
             directory: Directory::default(),
             synced: watch::Sender::new(false),
             connected: AtomicBool::new(false),
             requests: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
+            crowded_out: AtomicU64::new(0),
+            crowding: Seldom::default(),
+            not_accepted: Seldom::default(),
             forwarded: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
@@ -114,6 +126,8 @@ impl Shared {
             functions,
             requests: self.requests.load(Ordering::Relaxed),
             connections: self.connections.load(Ordering::Relaxed),
+            connections_max: self.connections_max,
+            crowded_out: self.crowded_out.load(Ordering::Relaxed),
             problems: self.problems.lock().clone(),
             forwarded: self.forwarded.load(Ordering::Relaxed),
             handshakes_failed: self.tls.as_ref().map_or(0, |tls| tls.failed()),
@@ -131,6 +145,12 @@ impl<'a> Counted<'a> {
         let counted = Counted(counter);
         // Undone by the drop when it is over the limit.
         (counter.fetch_add(1, Ordering::Relaxed) < limit).then_some(counted)
+    }
+
+    /// Whatever the limit is: another one ends at once.
+    pub(crate) fn in_place_of_another(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Counted(counter)
     }
 }
 

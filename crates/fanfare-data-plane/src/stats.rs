@@ -14,6 +14,10 @@ pub struct Stats {
     pub requests: usize,
     /// Connections of clients now.
     pub connections: usize,
+    /// How many of them there may be.
+    pub connections_max: usize,
+    /// Connections of clients that were closed because there were too many.
+    pub crowded_out: u64,
     /// Requests answered by the platform before a function was found, by reason.
     pub problems: Vec<(Reason, u64)>,
     /// Requests forwarded to the data plane that owns their function.

@@ -1,5 +1,6 @@
 //! One sandbox as requests see it: its endpoint, its pooled connections, and its end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +22,11 @@ const REST_MAX: Duration = Duration::from_millis(1);
 /// How long what a sandbox said before its end may take to arrive after the news of its end.
 pub(crate) const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
 
+/// How long the control plane may take to say how a sandbox ended that broke its connection.
+const CAUSE_WAIT: Duration = Duration::from_millis(100);
+/// The same for one that has no other connection: the kernel takes apart a large process's memory after its sockets.
+const CAUSE_WAIT_SILENT: Duration = Duration::from_millis(500);
+
 /// A connection to a sandbox or to another data plane, between two requests.
 pub(crate) type Connection = fanfare_http1::Connection<Stream>;
 
@@ -41,6 +47,8 @@ pub(crate) struct Upstream {
     pool: Mutex<Pool>,
     gone: OnceLock<GoneCause>,
     ended: Notify,
+    /// It was said that it cannot be reached.
+    told: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +56,8 @@ struct Pool {
     idle: Vec<Idle>,
     /// Connections with a request on them.
     lent: u32,
+    /// Those of them that it has closed, while it is found out why.
+    hung_up: u32,
     slots: u32,
     closed: bool,
     /// Connections of HTTP/2, which requests share.
@@ -79,7 +89,13 @@ impl Upstream {
             pool: Mutex::new(Pool::default()),
             gone: OnceLock::new(),
             ended: Notify::new(),
+            told: AtomicBool::new(false),
         }
+    }
+
+    /// Whether it is to be said now that it cannot be reached: once is enough.
+    pub(crate) fn tell_unreachable(&self) -> bool {
+        !self.told.swap(true, Ordering::Relaxed)
     }
 
     /// Lends an idle connection that is as it was left: of this core if there is one, else of another. `None` when the
@@ -175,6 +191,31 @@ impl Upstream {
         self.gone()
     }
 
+    /// Why it has closed a connection: how it ended, if that becomes known in time. A process that has used much memory
+    /// takes a while to end after its sockets have; with one that still has other connections that is not waited for.
+    pub(crate) async fn why_hung_up(&self) -> Option<&GoneCause> {
+        let hung_up = self.hung_up();
+        let mut cause = self.cause(CAUSE_WAIT).await;
+        if cause.is_none() && !self.lives() {
+            cause = self.cause(CAUSE_WAIT_SILENT - CAUSE_WAIT).await;
+        }
+        drop(hung_up);
+        cause
+    }
+
+    fn hung_up(&self) -> HungUp<'_> {
+        self.pool.lock().hung_up += 1;
+        HungUp(self)
+    }
+
+    /// Whether it has a connection left.
+    fn lives(&self) -> bool {
+        let pool = self.pool.lock();
+        pool.lent > pool.hung_up
+            || pool.idle.iter().any(|idle| idle.connection.get_ref().is_quiet())
+            || pool.http2.iter().any(|connection| !connection.is_closed())
+    }
+
     /// How it ended, if that is known.
     pub(crate) fn gone(&self) -> Option<&GoneCause> {
         self.gone.get()
@@ -192,6 +233,15 @@ impl Upstream {
     pub(crate) async fn silent(self: Arc<Self>) {
         self.ended().await;
         tokio::time::sleep(LAST_WORDS_WAIT).await;
+    }
+}
+
+/// Counts a connection that the sandbox has closed. Dropped also where nobody waits any more.
+struct HungUp<'a>(&'a Upstream);
+
+impl Drop for HungUp<'_> {
+    fn drop(&mut self) {
+        self.0.pool.lock().hung_up -= 1;
     }
 }
 
@@ -292,6 +342,28 @@ mod tests {
             assert!(upstream.lend(core, at).is_none(), "{core}, {at:?}");
             assert_eq!(closed(&mut ends).await, 2, "those are closed: {core}, {at:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_lives_that_has_a_connection_left() {
+        let upstream =
+            Upstream::new(SandboxId(1), NodeId(1), 1, Endpoint::Unix("/s".into()), Protocol::Http1);
+        upstream.granted(2);
+        assert!(upstream.lend(0, now(0)).is_none());
+        let one = upstream.hung_up();
+        assert!(!upstream.lives(), "that was its only one");
+        assert!(upstream.lend(0, now(0)).is_none());
+        assert!(upstream.lives(), "another request is in it");
+        let two = upstream.hung_up();
+        assert!(!upstream.lives(), "both have ended");
+        drop(two);
+        let (ours, theirs) = connection();
+        upstream.give_back(0, Some(ours), now(0));
+        assert!(upstream.lives(), "one is idle");
+        drop(theirs);
+        tokio::task::yield_now().await;
+        assert!(!upstream.lives(), "which was closed as well");
+        drop(one);
     }
 
     #[tokio::test]

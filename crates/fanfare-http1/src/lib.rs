@@ -10,7 +10,7 @@
 //! error, and no byte beyond a response is ever taken for the next one. [`Error`] says how far a request got, since
 //! whether it may be sent again depends on nothing else.
 //!
-//! There are no timeouts here: the caller drops the future or the body.
+//! There are no timeouts here: the caller drops the future or the body. Servers have [`Watched`] and [`Linger`].
 
 mod body;
 mod chunked;
@@ -21,12 +21,14 @@ mod read;
 mod request;
 mod response;
 mod scan;
+mod unread;
 mod write;
 
 pub use body::ResponseBody;
 pub use connection::{Connection, InFlight};
 pub use error::{Error, ErrorKind, Malformed, SendError};
 pub use request::{OnInformational, RequestBody, RequestHead};
+pub use unread::{Linger, Rest, Settled, Watched};
 
 /// Bytes of a response's head: 64 KiB of fields, and the status line.
 pub const HEAD_BYTES_MAX: usize = 66 * 1024;

@@ -58,6 +58,8 @@ reasons! {
     FieldsDisagree = "fields-disagree", 422, "change one of the fields that the detail names";
     /// A function of that name exists already.
     FunctionExists = "function-exists", 409, "update it with `fanfare update`, or delete it first";
+    /// A function and a tag of another one would be called by the same host.
+    HostTaken = "host-taken", 409, "choose another name or another tag; the detail says which of the two is there";
     /// The function has no such revision any more, or never had.
     RevisionNotFound = "revision-not-found", 404, "`fanfare revisions NAME` lists those that are kept";
     /// The revision is known not to start.
@@ -106,6 +108,8 @@ reasons! {
     NodeLost = "node-lost", 502, "try again; the request may have been executed";
     /// No sandbox of the function can be started.
     StartFailed = "start-failed", 503, "mend it and deploy it again; `fanfare logs NAME` has all that it wrote";
+    /// The node could not start a sandbox, whatever the function does.
+    NodeFailed = "node-failed", 503, "try again in a moment; the detail says what its node lacked, and `fanfare doctor` there looks for more";
     /// The handler's file, its handler or its program is missing.
     HandlerNotFound = "handler-not-found", 503, "check the file and the handler's name: `fanfare describe NAME` shows both";
     /// The interpreter that the function needs is not on the node.
@@ -216,10 +220,10 @@ impl StartFailureKind {
             StartFailureKind::RuntimeMissing => Reason::RuntimeMissing,
             StartFailureKind::NoRoom => Reason::NoCapacity,
             StartFailureKind::SecretMissing => Reason::SecretMissing,
-            StartFailureKind::Code
-            | StartFailureKind::ImportFailed
-            | StartFailureKind::Exited(_)
-            | StartFailureKind::Node => Reason::StartFailed,
+            StartFailureKind::Code | StartFailureKind::ImportFailed | StartFailureKind::Exited(_) => {
+                Reason::StartFailed
+            }
+            StartFailureKind::Node => Reason::NodeFailed,
         }
     }
 
@@ -286,6 +290,16 @@ impl fmt::Display for ExitCause {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_function_is_not_told_to_be_mended_for_its_nodes_fault() {
+        for kind in [StartFailureKind::Node, StartFailureKind::NoNode, StartFailureKind::NoRoom] {
+            let reason = kind.reason();
+            assert!(!reason.hint_for("hello").contains("mend"), "{kind:?}: {}", reason.hint());
+        }
+        assert_eq!(StartFailureKind::Node.reason(), Reason::NodeFailed);
+        assert!(StartFailureKind::ImportFailed.reason().hint().contains("mend it"));
+    }
 
     #[test]
     fn codes_are_unique_and_statuses_are_errors() {

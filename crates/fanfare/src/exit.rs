@@ -55,6 +55,7 @@ impl Exit {
             | Reason::NoEarlierRevision
             | Reason::RevisionFailed
             | Reason::FunctionExists
+            | Reason::HostTaken
             | Reason::TooLarge
             | Reason::SecretUnknown
             | Reason::SecretInUse

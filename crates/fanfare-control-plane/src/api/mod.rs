@@ -10,6 +10,7 @@ mod dirigent;
 mod explain;
 mod functions;
 mod guard;
+mod lingering;
 mod logs;
 mod openapi;
 mod problem;

@@ -1,10 +1,15 @@
 //! Connections to the API: bounded in number, in what they may send before they are heard, and in how they end.
 
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use fanfare_http1::{Rest, Settled, Watched};
 use fanfare_types::limits::REQUEST_HEAD_BYTES_MAX;
+use http::header::{CONNECTION, EXPECT, HeaderValue};
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -14,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::lingering::Lingering;
 use super::{App, router};
 use crate::ControlPlaneError;
 use crate::limits::{
@@ -126,11 +132,27 @@ async fn serve_connection(
         .max_concurrent_streams(HTTP2_STREAMS_MAX);
     let activity = Arc::new(Activity::default());
     let (inner, asked) = (TowerToHyperService::new(router), activity.clone());
-    let service = service_fn(move |request| {
-        let (under_way, answer) = (asked.begin(), inner.call(request));
+    let early = Arc::new(AtomicBool::new(false));
+    let stream = Lingering::new(stream, early.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let under_way = asked.begin();
+        let (early, version) = (early.clone(), request.version());
+        // Reading what a client holds back would be the leave to send it.
+        let may_read = !request.headers().contains_key(EXPECT);
+        let (parts, body) = request.into_parts();
+        let (body, rest) = match version {
+            Version::HTTP_2 => (Watched::unwatched(body), Rest::none()),
+            _ => Watched::new(body),
+        };
+        let answer = inner.call(Request::from_parts(parts, body));
         async move {
             let _under_way = under_way;
-            answer.await
+            let mut response: Response<axum::body::Body> = answer.await?;
+            if rest.settle(may_read).await == Settled::Unread {
+                early.store(true, Ordering::Relaxed);
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
         }
     });
     let connection = builder.serve_connection(TokioIo::new(stream), service);

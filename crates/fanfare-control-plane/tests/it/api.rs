@@ -7,6 +7,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::world::{Answer, World, fake, soon};
 
@@ -104,7 +105,10 @@ async fn bad_requests_are_refused_with_a_reason() {
         ("GET", "/v1/functions/none/revisions", 404, "function-not-found", "none"),
         ("GET", "/v1/functions/none/logs", 404, "function-not-found", "none"),
         ("GET", "/v1/functions/taken/logs?tail=10001", 422, "invalid-field", "10000"),
-        ("GET", "/v1/functions/taken/logs?tail=x", 400, "bad-request", "tail"),
+        ("GET", "/v1/functions/taken/logs?tail=x", 422, "invalid-field", "0 to 10000"),
+        ("GET", "/v1/functions/taken/logs?tail=99999999999", 422, "invalid-field", "0 to 10000"),
+        ("GET", "/v1/functions?limit=-1", 422, "invalid-field", "1 to 1000"),
+        ("GET", "/v1/functions?limit=", 422, "invalid-field", "1 to 1000"),
         ("GET", "/v1/functions/taken/logs?tial=1", 400, "bad-request", "tial"),
         ("GET", "/v1/functions?limit=0", 422, "invalid-field", "1 to 1000"),
         ("GET", "/v1/functions?limit=1001", 422, "invalid-field", "1 to 1000"),
@@ -295,7 +299,7 @@ async fn code_is_uploaded_before_it_is_registered() {
 #[tokio::test]
 async fn a_declared_length_over_the_limit_is_refused_before_it_is_sent() {
     let world = World::new().await;
-    let mut stream = tokio::net::TcpStream::connect(&world.api.address).await.unwrap();
+    let mut stream = TcpStream::connect(&world.api.address).await.unwrap();
     let head = format!(
         "PUT /v1/blobs/{} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
         "a5".repeat(32),
@@ -380,4 +384,48 @@ async fn health_status_and_metrics_are_about_this_cluster() {
         "{text}"
     );
     world.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_before_the_requests_end_is_not_lost_and_says_that_it_closes() {
+    let world = World::new().await;
+    let connect = || async { TcpStream::connect(&world.api.address).await.unwrap() };
+    let head = |path: &str, length: usize| {
+        let address = &world.api.address;
+        let fields = format!("content-type: application/json\r\ncontent-length: {length}");
+        format!("POST {path} HTTP/1.1\r\nhost: {address}\r\n{fields}\r\n\r\n")
+    };
+    for path in ["/v1/nope", "/v1/functions/nope/prepare", "/healthz"] {
+        // The body comes later.
+        let mut client = connect().await;
+        client.write_all(head(path, 2).as_bytes()).await.unwrap();
+        let mut received = Vec::new();
+        while !received.ends_with(b"}") {
+            assert!(soon(client.read_buf(&mut received)).await.unwrap() > 0);
+        }
+        let refused = String::from_utf8(received).unwrap();
+        assert!(refused.starts_with("HTTP/1.1 40"), "{refused}");
+        assert!(refused.contains("\r\nconnection: close\r\n"), "{refused}");
+        client.write_all(b"{}").await.unwrap();
+        assert_eq!(soon(client.read_to_end(&mut Vec::new())).await.expect("no reset"), 0);
+
+        // It is here, and the connection can be used again.
+        let mut client = connect().await;
+        let next =
+            format!("GET /healthz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", world.api.address);
+        client.write_all(format!("{}{{}}{next}", head(path, 2)).as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        soon(client.read_to_string(&mut answers)).await.unwrap();
+        let (refused, next) = answers.split_once("HTTP/1.1 200 ").expect("another answer");
+        assert!(!refused.contains("connection: close") && !next.is_empty(), "{refused}");
+
+        // It is large, and all of it is sent before anything is read.
+        const BYTES: usize = 8 << 20;
+        let mut client = connect().await;
+        client.write_all(head(path, BYTES).as_bytes()).await.unwrap();
+        soon(client.write_all(&vec![b' '; BYTES])).await.expect("nobody resets it");
+        let mut refused = String::new();
+        soon(client.read_to_string(&mut refused)).await.expect("no reset");
+        assert!(refused.starts_with("HTTP/1.1 40"), "{refused}");
+    }
 }

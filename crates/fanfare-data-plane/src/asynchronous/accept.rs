@@ -12,7 +12,6 @@ use fanfare_types::{Reason, Timestamp};
 use http::header::{EXPECT, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Response, StatusCode, Version, request};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use sha2::{Digest, Sha256};
 
 use super::INVOCATION_ID;
@@ -27,6 +26,7 @@ use crate::find;
 use crate::function::Function;
 use crate::headers::{self, Client};
 use crate::names::Rest;
+use crate::payload::ClientBody;
 use crate::problem::Problem;
 use crate::request_id::random_u64;
 
@@ -45,7 +45,7 @@ const URL_CHARS_SHOWN: usize = 120;
 pub(crate) struct Arrived<'a> {
     pub(crate) client: &'a Client,
     pub(crate) parts: request::Parts,
-    pub(crate) body: Incoming,
+    pub(crate) body: ClientBody,
     pub(crate) accepted: Timestamp,
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn as_the_function_sees_it(
 /// The whole body, within the limit, the deadline and the room there is.
 pub(crate) async fn collect(
     door: &Door,
-    mut body: Incoming,
+    mut body: ClientBody,
     client: &Client,
     deadline: Timestamp,
 ) -> Result<(Bytes, Room), Problem> {

@@ -11,7 +11,6 @@ use fanfare_async::{Callback, Cause, Filter, InvocationId, Record, Refusal, Stat
 use fanfare_types::{DataPlaneId, FunctionName, Reason, Timestamp};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Method, Response, StatusCode, request};
-use hyper::body::Incoming;
 use serde::Serialize;
 
 use super::accept::{Arrived, accept};
@@ -24,6 +23,7 @@ use crate::core::Core;
 use crate::find;
 use crate::function::Function;
 use crate::headers::Client;
+use crate::payload::ClientBody;
 use crate::peers;
 use crate::problem::Problem;
 use crate::request_id::random_u64;
@@ -48,7 +48,7 @@ pub(crate) async fn answer(
     core: &Core,
     client: &Client,
     parts: request::Parts,
-    body: Incoming,
+    body: ClientBody,
     accepted: Timestamp,
 ) -> Result<Response<Body>, Refused> {
     let Some(door) = &core.shared.door else {

@@ -14,7 +14,6 @@ use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Uri, request};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 
 use super::accept::{Arrived, accept};
 use super::api::{Refused, one};
@@ -26,6 +25,7 @@ use crate::core::Core;
 use crate::find;
 use crate::headers::Client;
 use crate::names::Rest;
+use crate::payload::ClientBody;
 use crate::peers::FORWARDED;
 use crate::problem::Problem;
 use crate::request_id::REQUEST_ID;
@@ -55,7 +55,7 @@ pub(crate) fn is_on(shared: &Shared) -> bool {
 pub(crate) async fn asked(
     shared: &Shared,
     parts: &request::Parts,
-    body: &Incoming,
+    body: &ClientBody,
 ) -> Result<Option<Asked>, Problem> {
     let media_type = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if parts.headers.contains_key(FORWARDED) || media_type.starts_with(b"application/grpc") {
@@ -74,7 +74,7 @@ pub(crate) async fn answer(
     client: &Client,
     asked: Asked,
     parts: request::Parts,
-    body: Incoming,
+    body: ClientBody,
     accepted: Timestamp,
 ) -> Result<Response<Body>, Refused> {
     let Some(door) = &core.shared.door else {
@@ -112,7 +112,7 @@ async fn result(
     core: &Core,
     door: &Door,
     mut parts: request::Parts,
-    body: Incoming,
+    body: ClientBody,
 ) -> Result<Response<Body>, Problem> {
     let id = read_id(body).await?;
     // As whoever keeps it is asked, if that is another data plane.
@@ -133,7 +133,7 @@ async fn result(
     })
 }
 
-async fn read_id(body: Incoming) -> Result<InvocationId, Problem> {
+async fn read_id(body: ClientBody) -> Result<InvocationId, Problem> {
     let whole = tokio::time::timeout(ID_TIMEOUT, Limited::new(body, ID_BYTES_MAX).collect()).await;
     let bytes = whole.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
     let text = bytes.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());

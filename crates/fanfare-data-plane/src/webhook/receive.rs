@@ -8,7 +8,6 @@ use fanfare_async::{Accepted, Delivery, IdempotencyKey, Offer, Settings, limits}
 use fanfare_types::{Reason, Timestamp};
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Response, request};
-use hyper::body::Incoming;
 
 use super::{Sent, verify};
 use crate::asynchronous::accept;
@@ -21,7 +20,7 @@ use crate::find;
 use crate::function::Function;
 use crate::headers::Client;
 use crate::names::Rest;
-use crate::payload::Payload;
+use crate::payload::{ClientBody, Payload};
 use crate::problem::Problem;
 use crate::request_id::random_u64;
 
@@ -44,7 +43,7 @@ pub(crate) async fn receive(
     client: &Client,
     (name, rest): (&str, Rest<'_>),
     parts: request::Parts,
-    body: Incoming,
+    body: ClientBody,
     accepted: Timestamp,
 ) -> Result<Received, Refused> {
     let shared = &core.shared;

@@ -50,6 +50,23 @@ async fn the_end_of_a_sandbox_is_told_with_its_cause() {
 }
 
 #[tokio::test]
+async fn the_cause_of_an_end_may_come_a_while_after_the_connections_end() {
+    const AFTER: Duration = Duration::from_millis(250);
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let answer = get_later(rig.address(), "/function/hello");
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    drop(connection);
+    // The kernel takes so long to free the memory of a large process, whose sockets have gone first.
+    tokio::time::sleep(AFTER).await;
+    control.gone(1, ExitCause::OutOfMemory, "last words");
+    let answer = within("the failure", answer).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.reason()), (502, "out-of-memory"));
+}
+
+#[tokio::test]
 async fn a_function_cannot_answer_as_the_platform() {
     let (rig, control) = Rig::synced(vec![hello()]).await;
     let sandbox = Sandbox::new(rig.dir(), 1, |_| async {

@@ -8,6 +8,7 @@ mod asynchronous;
 mod client;
 mod control;
 mod cores;
+mod early;
 mod ends;
 mod failures;
 mod fidelity;

@@ -135,14 +135,42 @@ async fn a_client_that_takes_too_long_for_its_head_is_cut_off() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_are_closed() {
-    let (rig, _control) = Rig::synced_with(vec![], |options| options.connections_max = 1).await;
+    let (rig, control) = Rig::synced_with(vec![hello()], |options| options.connections_max = 1).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
     let mut first: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
-    first.call(crate::client::request("/_fanfare/health")).await;
+    let answer = tokio::spawn(async move { first.call(crate::client::request("/function/hello")).await });
+    let mut working = sandbox.accept().await;
+    working.head().await;
     let mut second = TcpStream::connect(rig.address()).await.unwrap();
     let mut rest = Vec::new();
     let _ = within("the end", second.read_to_end(&mut rest)).await;
     assert!(rest.is_empty());
-    assert_eq!(first.call(crate::client::request("/_fanfare/health")).await.status, 200);
+    working.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    assert_eq!(within("the answer", answer).await.unwrap().status, 200);
+    let stats = rig.data_plane.stats();
+    assert_eq!((stats.crowded_out, stats.connections_max), (1, 1));
+    assert!(rig.data_plane.metrics().contains("\nfanfare_data_plane_connections_crowded_out_total 1\n"));
+}
+
+#[tokio::test]
+async fn idle_connections_make_way_for_new_ones() {
+    const MAX: usize = 8;
+    let (rig, control) = Rig::synced_with(vec![hello()], |options| options.connections_max = MAX).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut busy: Connection<Full<Bytes>> = Connection::open(rig.address()).await;
+    assert_eq!(busy.call(crate::client::request("/function/hello")).await.status, 200);
+    let mut silent = Vec::new();
+    for n in 0..5 * MAX {
+        silent.push(TcpStream::connect(rig.address()).await.unwrap());
+        // Whoever says something is heard, however many say nothing.
+        assert_eq!(crate::client::get(rig.address(), "/function/hello").await.status, 200, "{n}");
+        assert_eq!(busy.call(crate::client::request("/function/hello")).await.status, 200, "{n}");
+    }
+    let mut first = silent.remove(0);
+    let _ = within("the end of the first", first.read_to_end(&mut Vec::new())).await;
+    assert!(rig.data_plane.stats().crowded_out > 0);
 }
 
 #[tokio::test]
