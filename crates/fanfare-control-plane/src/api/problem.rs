@@ -36,6 +36,7 @@ impl Failure {
             RegistryError::Exists => {
                 Failure::new(Reason::FunctionExists, format!("the function {name:?} exists already"))
             }
+            RegistryError::HostTaken { .. } => Failure::new(Reason::HostTaken, error.to_string()),
             RegistryError::NotFound => Failure::no_such_function(name),
             RegistryError::NothingBefore { .. } => {
                 Failure::new(Reason::NoEarlierRevision, format!("{error} of {name:?}"))

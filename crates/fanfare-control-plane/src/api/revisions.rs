@@ -77,7 +77,10 @@ pub(super) async fn rollback(
     responses(
         (status = 200, body = TrafficResult),
         (status = 404, description = "There is no such function, or no such revision is kept", body = Problem),
-        (status = 409, description = "A revision that is to get requests is known not to start", body = Problem),
+        (
+            status = 409, body = Problem,
+            description = "A revision that is to get requests is known not to start, or a function has a tag's host",
+        ),
         (status = 413, description = "The body is too large", body = Problem),
         (status = 415, description = "The body is not JSON", body = Problem),
         (status = 422, description = "A field is wrong", body = Problem),

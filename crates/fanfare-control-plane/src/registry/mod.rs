@@ -7,6 +7,7 @@ mod changes;
 mod entry;
 mod failure;
 mod history;
+mod hosts;
 mod ids;
 mod load;
 mod secrets;
@@ -16,6 +17,8 @@ mod writer;
 
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod hosts_tests;
 #[cfg(test)]
 mod secrets_tests;
 #[cfg(test)]
@@ -238,6 +241,8 @@ pub(crate) enum RegistryError {
     InUse { by: Vec<String> },
     #[error("{0}")]
     Field(Box<FieldError>),
+    #[error("the host {host} is that of {holder}")]
+    HostTaken { host: String, holder: String },
     #[error("there are {limit} {what} already")]
     Full { what: &'static str, limit: usize },
     #[error("{0}")]

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::changes::{Plan, Planned, news, unwritable, update};
 use super::entry::{note_past, put_function, put_number, revision_key, unchanged};
 use super::history::{self, Past, Unstartable, digest};
+use super::hosts;
 use super::ids::Ids;
 use super::load::Kept;
 use super::secrets::{self, UnderWay};
@@ -39,7 +40,7 @@ pub(super) struct Writer {
     known: Arc<RwLock<Known>>,
     engine: mpsc::Sender<Input>,
     ids: Ids,
-    /// Keys with a change under way, and what waits for it. `Unknown` after a write whose outcome is not known.
+    /// Keys with a change under way, and what waits for it (changes of this key, and those that depend on it). `Unknown` after a write whose outcome is not known.
     busy: HashMap<Subject, Busy>,
     /// Requests that wait in `busy`.
     waiting: usize,
@@ -115,17 +116,20 @@ impl Writer {
     /// Sends a change to the store, or has it wait for the one before it.
     async fn begin(&mut self, request: Request) -> Result<(), ControlPlaneError> {
         let subject = Subject::of(&request.change);
-        match self.busy.get_mut(&subject) {
-            Some(Busy::Changing(queue)) => {
-                queue.push_back(request);
-                self.waiting += 1;
-                return Ok(());
+        let beside = hosts::beside(&self.known.read(), &request.change);
+        for subject in std::iter::once(&subject).chain(&beside) {
+            match self.busy.get_mut(subject) {
+                Some(Busy::Changing(queue)) => {
+                    queue.push_back(request);
+                    self.waiting += 1;
+                    return Ok(());
+                }
+                Some(Busy::Unknown) => {
+                    answer(request, Err(outcome_unknown("an earlier change")));
+                    return Ok(());
+                }
+                None => {}
             }
-            Some(Busy::Unknown) => {
-                answer(request, Err(outcome_unknown("an earlier change")));
-                return Ok(());
-            }
-            None => {}
         }
         let (plan, ops) = match self.plan(&request.change).await {
             Ok(Planned::Write(plan, ops)) => match self.refusal(&plan, &request.change) {
@@ -208,6 +212,9 @@ impl Writer {
     }
 
     async fn create(&mut self, spec: Arc<FunctionSpec>) -> Result<Planned, ControlPlaneError> {
+        if let Err(refused) = hosts::check_name(&self.known.read(), &spec.name) {
+            return Ok(Planned::Answer(Err(refused)));
+        }
         let limit = limits::FUNCTIONS_MAX;
         if self.known.read().functions.len() + self.creations_under_way >= limit {
             return Ok(Planned::Answer(Err(RegistryError::Full { what: "functions", limit })));

@@ -9,6 +9,7 @@ use super::{Writer, load};
 use crate::ControlPlaneError;
 use crate::registry::changes::{Plan, Planned, unwritable};
 use crate::registry::entry::put_function;
+use crate::registry::hosts;
 use crate::registry::traffic::{Routing, Unit};
 use crate::registry::{Done, Function, RegistryError};
 
@@ -25,6 +26,10 @@ impl Writer {
             tags: change.tags.clone().unwrap_or_else(|| before.tags.clone()),
             units: Vec::new(),
         };
+        let tags = after.tags.iter().map(|(tag, _)| tag);
+        if let Err(refused) = hosts::check_tags(&self.known.read(), &function.spec.name, &function, tags) {
+            return Ok(Planned::Answer(Err(refused)));
+        }
         let known = before.targets();
         for target in after.targets() {
             let number = match target {
