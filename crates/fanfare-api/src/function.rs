@@ -306,6 +306,25 @@ pub(crate) fn read_bounded<T: serde::de::DeserializeOwned>(
     Ok(document)
 }
 
+fn kind(value: &serde_json::Value) -> &'static str {
+    match value {
+        serde_json::Value::Null => "null",
+        serde_json::Value::Bool(_) => "a boolean",
+        serde_json::Value::Number(_) => "a number",
+        serde_json::Value::String(_) => "a string",
+        serde_json::Value::Array(_) => "an array",
+        serde_json::Value::Object(_) => "an object",
+    }
+}
+
+/// What serde says, without the names of types that only this program knows.
+fn in_words(said: &str) -> String {
+    match said.split_once("expected struct ") {
+        Some((found, _)) => format!("{found}expected a table"),
+        None => said.to_owned(),
+    }
+}
+
 /// Names the field in which JSON has the wrong shape, with the value there unless it may be a secret.
 fn shape_error(
     error: &serde_path_to_error::Error<serde_json::Error>,
@@ -314,11 +333,16 @@ fn shape_error(
 ) -> FieldError {
     let path = error.path().to_string();
     let inner = error.inner().to_string();
-    let whole: Option<serde_json::Value> = serde_json::from_slice(json).ok();
-    let Some(whole) = whole.filter(serde_json::Value::is_object) else {
-        return FieldError::new("body", format!("not a JSON object ({inner})"), "one JSON object");
+    let what = match serde_json::from_slice(json) {
+        Ok(serde_json::Value::Object(_)) => None,
+        Ok(other) => Some(kind(&other)),
+        Err(_) => Some(inner.as_str()),
     };
-    let what = inner.split(" at line ").next().unwrap_or(&inner).to_owned();
+    if let Some(what) = what {
+        return FieldError::new("body", format!("not a JSON object ({what})"), "one JSON object");
+    }
+    let whole: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    let what = in_words(inner.split(" at line ").next().unwrap_or(&inner));
     let step = |at: &'_ serde_json::Value, segment: &Segment| match segment {
         Segment::Map { key } => at.get(key).cloned(),
         Segment::Seq { index } => at.get(index).cloned(),

@@ -131,11 +131,20 @@ pub(crate) enum Source<M: Message> {
     /// The peer's queue itself, in one process.
     Queue(Arc<Outbox<M>>),
     /// Decoded batches; an error says why there are no more.
-    Wire(BoxStream<'static, Result<Batch<M>, String>>),
+    Wire(BoxStream<'static, Result<Batch<M>, Failed>>),
+}
+
+/// Why no more batches come.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// The connection has ended, in good order or not: whoever uses the link knows what that means for it.
+    Ended(String),
+    /// The peer sent what is no batch.
+    Malformed(String),
 }
 
 impl<M: Message> Source<M> {
-    async fn next(&mut self) -> Option<Result<Batch<M>, String>> {
+    async fn next(&mut self) -> Option<Result<Batch<M>, Failed>> {
         match self {
             Source::Queue(outbox) => std::future::poll_fn(|cx| outbox.poll_batch(cx)).await.map(Ok),
             Source::Wire(stream) => stream.next().await,
@@ -161,7 +170,8 @@ impl<M: Message> Receiver<M> {
         match next {
             Some(Ok(batch)) if self.admit(&batch) => return Some(batch),
             Some(Ok(_)) | None => {}
-            Some(Err(reason)) => tracing::warn!(reason, "the link has failed"),
+            Some(Err(Failed::Ended(reason))) => tracing::debug!(reason, "the link has ended"),
+            Some(Err(Failed::Malformed(reason))) => tracing::warn!(reason, "the link has failed"),
         }
         self.closed.cancel();
         None

@@ -255,6 +255,12 @@ fn what_is_not_a_document_is_named_so() {
         assert_eq!(error.field, "body", "{body:?}");
         assert!(error.value.contains(value), "{body:?}: {error:?}");
     }
+    for (body, kind) in [("[]", "an array"), ("7", "a number"), ("null", "null"), ("\"x\"", "a string")] {
+        let error = FunctionDocument::from_json(body.as_bytes()).unwrap_err();
+        assert_eq!(error.value, format!("not a JSON object ({kind})"), "{body}");
+    }
+    let error = FunctionDocument::from_json(br#"{"name": "a", "limits": 7}"#).unwrap_err();
+    assert!(error.field == "limits" && error.limit == "a table", "{error:?}");
     let error = FunctionDocument::from_json(format!("{}x", hello()).as_bytes()).unwrap_err();
     assert_eq!(error.field, "body");
     let error = FunctionDocument::from_json(b"{\"name\": \"a\"}").unwrap_err();

@@ -1,9 +1,12 @@
 //! Bodies and parameters, bounded before they are parsed.
 
+use std::ops::RangeInclusive;
+
 use axum::body::{Body, HttpBody};
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 use bytes::{Bytes, BytesMut};
+use fanfare_api::FieldError;
 use fanfare_types::Reason;
 use fanfare_types::limits::{API_BODY_BYTES_MAX, FORM_BYTES_MAX};
 use http::{HeaderMap, header};
@@ -11,6 +14,9 @@ use http_body_util::BodyExt;
 
 use super::problem::Failure;
 use crate::limits::API_BODY_TIMEOUT;
+
+/// Characters of a parameter that are repeated.
+const SHOWN_MAX: usize = 80;
 
 /// A JSON body, whole.
 pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
@@ -68,6 +74,20 @@ pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Fai
         Ok(Query(query)) => Ok(query),
         Err(rejection) => Err(Failure::new(Reason::BadRequest, rejection.body_text())),
     }
+}
+
+/// A number of a query string, within its bounds. Whatever else is there is told them.
+pub(super) fn number(
+    field: &str,
+    text: Option<&str>,
+    default: u32,
+    bounds: RangeInclusive<u32>,
+) -> Result<u32, FieldError> {
+    let Some(text) = text else { return Ok(default) };
+    text.parse().ok().filter(|number| bounds.contains(number)).ok_or_else(|| {
+        let shown: String = text.chars().take(SHOWN_MAX).collect();
+        FieldError::new(field, format!("{shown:?}"), format!("{} to {}", bounds.start(), bounds.end()))
+    })
 }
 
 async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Failure> {

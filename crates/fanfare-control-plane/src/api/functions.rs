@@ -38,7 +38,7 @@ pub(super) type Name = Result<Path<String>, PathRejection>;
     post, path = "/v1/functions", tag = "functions", request_body = FunctionDocument,
     responses(
         (status = 201, body = DeployResult),
-        (status = 409, description = "There is a function of that name", body = Problem),
+        (status = 409, description = "There is a function of that name, or a tag of that host", body = Problem),
         (status = 413, description = "The body is too large", body = Problem),
         (status = 415, description = "The body is not JSON", body = Problem),
         (status = 422, description = "A field is wrong, fields disagree, or the code was not uploaded", body = Problem),
@@ -61,6 +61,7 @@ pub(super) async fn create(
     responses(
         (status = 200, description = "Updated, or unchanged", body = DeployResult),
         (status = 201, description = "Created", body = DeployResult),
+        (status = 409, description = "A tag has that name as its host", body = Problem),
         (status = 413, description = "The body is too large", body = Problem),
         (status = 415, description = "The body is not JSON", body = Problem),
         (status = 422, description = "A field is wrong, fields disagree, or the code was not uploaded", body = Problem),
@@ -89,7 +90,7 @@ pub(super) async fn put(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
-    pub(super) limit: Option<u32>,
+    pub(super) limit: Option<String>,
     pub(super) after: Option<String>,
 }
 
@@ -107,10 +108,8 @@ pub(super) async fn list(
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<FunctionListDocument>, Failure> {
     let query = body::query(query)?;
-    let limit = query.limit.unwrap_or(LIST_LIMIT_DEFAULT);
-    if !(1..=LIST_LIMIT_MAX).contains(&limit) {
-        return Err(FieldError::new("limit", limit, format!("1 to {LIST_LIMIT_MAX}")).into());
-    }
+    let limit = query.limit.as_deref();
+    let limit = body::number("limit", limit, LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
     let (page, more) = app.registry.page(query.after.as_deref(), limit as usize);
     let (_, statuses) = statuses(&app, page.iter().map(|f| f.id.function).collect(), false).await?;
     let next = page.last().filter(|_| more).map(|f| f.spec.name.to_string());

@@ -40,7 +40,7 @@ const OVERLAP_LINES: u32 = 1_000;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogsQuery {
-    tail: Option<u32>,
+    tail: Option<String>,
     #[serde(default)]
     follow: bool,
     since: Option<String>,
@@ -103,10 +103,7 @@ pub(super) async fn logs(
 ) -> Result<Response, Failure> {
     let query = body::query(query)?;
     let function = find(&app, &path(name)?)?;
-    let tail = query.tail.unwrap_or(LOG_TAIL_DEFAULT);
-    if tail > LOG_TAIL_MAX {
-        return Err(FieldError::new("tail", tail, format!("0 to {LOG_TAIL_MAX}")).into());
-    }
+    let tail = body::number("tail", query.tail.as_deref(), LOG_TAIL_DEFAULT, 0..=LOG_TAIL_MAX)?;
     let permit = app.log_readers.clone().try_acquire_owned().map_err(|_| {
         Failure::new(
             Reason::Unavailable,

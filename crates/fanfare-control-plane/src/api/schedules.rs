@@ -105,10 +105,8 @@ pub(super) async fn list(
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<ScheduleListDocument>, Failure> {
     let query = body::query(query)?;
-    let limit = query.limit.unwrap_or(LIST_LIMIT_DEFAULT);
-    if !(1..=LIST_LIMIT_MAX).contains(&limit) {
-        return Err(FieldError::new("limit", limit, format!("1 to {LIST_LIMIT_MAX}")).into());
-    }
+    let limit = query.limit.as_deref();
+    let limit = body::number("limit", limit, LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
     let (page, more) = app.schedules.page(query.after.as_deref(), limit as usize);
     let next = page.last().filter(|_| more).map(|schedule| schedule.spec.name.to_string());
     let schedules = page.iter().map(|schedule| summary(&app, schedule)).collect();

@@ -86,10 +86,8 @@ pub(super) async fn list(
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<WebhookListDocument>, Failure> {
     let query = body::query(query)?;
-    let limit = query.limit.unwrap_or(LIST_LIMIT_DEFAULT);
-    if !(1..=LIST_LIMIT_MAX).contains(&limit) {
-        return Err(FieldError::new("limit", limit, format!("1 to {LIST_LIMIT_MAX}")).into());
-    }
+    let limit = query.limit.as_deref();
+    let limit = body::number("limit", limit, LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
     let (page, more) = app.webhooks.page(query.after.as_deref(), limit as usize);
     let next = page.last().filter(|_| more).map(|webhook| webhook.spec.name.to_string());
     Ok(Json(WebhookListDocument { webhooks: page.iter().map(|w| status(&app, w)).collect(), next }))

@@ -9,7 +9,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Status, Streaming};
 
 use crate::Batch;
-use crate::link::Source;
+use crate::link::{Failed, Source};
 use crate::outbox::Outbox;
 use crate::wire::Wire;
 
@@ -55,9 +55,10 @@ pub(super) fn incoming<M: Wire>(frames: Streaming<M::Frame>) -> Source<M> {
     Source::Wire(frames.map(|frame| batch::<M>(frame)).boxed())
 }
 
-fn batch<M: Wire>(frame: Result<M::Frame, Status>) -> Result<Batch<M>, String> {
-    let frame = frame.map_err(|status| describe(&status))?;
-    M::decode(frame).map_err(|malformed| format!("the peer sent a malformed frame: {malformed}"))
+fn batch<M: Wire>(frame: Result<M::Frame, Status>) -> Result<Batch<M>, Failed> {
+    let frame = frame.map_err(|status| Failed::Ended(describe(&status)))?;
+    M::decode(frame)
+        .map_err(|malformed| Failed::Malformed(format!("the peer sent a malformed frame: {malformed}")))
 }
 
 /// A status with the error beneath it, which says what really happened.
@@ -74,4 +75,17 @@ pub(super) fn describe(status: &Status) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use fanfare_types::ToNode;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_is_no_fault_of_its_peer() {
+        let ended = batch::<ToNode>(Err(Status::unknown("h2 protocol error: broken pipe")));
+        assert!(matches!(&ended, Err(Failed::Ended(why)) if why.contains("broken pipe")), "{ended:?}");
+    }
 }
