@@ -31,6 +31,9 @@ use crate::transport::{self, Transport};
 const BACKLOG: i32 = 4_096;
 /// Pause after the system could not give a connection, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Connections that are accepted before those that were are looked at: where there are too many, descriptors are given
+/// back as fast as they are taken.
+const ACCEPTS_MAX: usize = 16;
 /// How long a client may leave what was sent to it unacknowledged, or its window shut, before the connection is cut.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Streams of one HTTP/2 connection at once.
@@ -106,7 +109,13 @@ pub(crate) async fn run(
         () = turn.cancelled() => {}
         () = shutdown.cancelled() => {}
     }
+    let mut in_a_row = 0;
     loop {
+        if in_a_row == ACCEPTS_MAX {
+            in_a_row = 0;
+            tokio::task::yield_now().await;
+        }
+        in_a_row += 1;
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
