@@ -127,9 +127,14 @@ impl Reader {
                 let (log, position) = (self.log.clone(), self.position);
                 // An error would say that the semaphore is closed, which nobody does.
                 let turn = STEPS.acquire().await;
-                let step = tokio::task::spawn_blocking(move || step(&log, position)).await;
-                drop(turn);
-                match step.unwrap_or_else(|error| Err(io::Error::other(error))) {
+                // The turn ends with the step, also where nobody waits for it any more.
+                let step = tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
+                    #[cfg(test)]
+                    let _seen = seen::Step::begin();
+                    step(&log, position)
+                });
+                match step.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
                     Ok((records, position)) => {
                         self.position = position;
                         self.ready = records;
@@ -197,4 +202,32 @@ fn step(log: &FunctionLog, mut position: Position) -> io::Result<(VecDeque<LogRe
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a segment is damaged"));
     }
     Ok((records, position))
+}
+
+/// How many steps are taken at once in this process.
+#[cfg(test)]
+pub(super) mod seen {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static NOW: AtomicUsize = AtomicUsize::new(0);
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+
+    pub(super) struct Step;
+
+    impl Step {
+        pub(super) fn begin() -> Self {
+            MOST.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            Step
+        }
+    }
+
+    impl Drop for Step {
+        fn drop(&mut self) {
+            NOW.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(in crate::logs) fn most() -> usize {
+        MOST.load(Ordering::SeqCst)
+    }
 }
