@@ -219,6 +219,9 @@ fn address(text: &str, what: &str) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
@@ -235,10 +238,15 @@ mod tests {
     fn what_lives_on_is_left_over() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path()).unwrap();
-        let mut child = Command::new("sleep").arg("64").spawn().unwrap();
+        let mut cat = Command::new("cat");
+        let mut child = cat.arg("-u").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // What it has echoed it has begun: before, it may not have its name yet.
+        let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        to.write_all(b"x").unwrap();
+        from.read_exact(&mut [0]).unwrap();
         let below = BTreeMap::from([(child.id(), procfs::started(child.id()))]);
         let left = leftovers(&home, &below).unwrap();
-        assert!(left.len() == 1 && left[0].contains("sleep 64"), "{left:?}");
+        assert!(left.len() == 1 && left[0].contains("cat -u"), "{left:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(leftovers(&home, &below).unwrap(), Vec::<String>::new());
