@@ -2,7 +2,8 @@
 //!
 //! **Write ahead.** That a schedule's occurrence has come, and which data plane is asked to accept it, is durable before
 //! that one is asked ([`Command::Write`], then [`Event::Written`], then [`Command::Ask`]). So after a crash at any point
-//! the same data plane is asked again, under the same key, and each occurrence is accepted once.
+//! the same data plane is asked again, under the same key, and each occurrence is accepted once. When an occurrence's
+//! time is over it is asked only whether it has the call: what it does not have is not begun late.
 //!
 //! At most one firing of a schedule is under way; occurrences that come meanwhile are missed ones.
 
@@ -95,7 +96,7 @@ pub enum Outcome {
     },
     /// It was missed, and missed ones are skipped.
     Skipped,
-    /// No data plane has accepted it in time: the function is not called.
+    /// No data plane has accepted it in time, nor may have: the function is not called.
     GivenUp {
         /// Why, in a word.
         reason: Reason,
@@ -160,6 +161,8 @@ pub enum Command {
         schedule: String,
         /// Whom.
         data_plane: DataPlaneId,
+        /// Ask whether it has the call, and not to accept it.
+        only_if_known: bool,
     },
 }
 
@@ -364,14 +367,20 @@ impl Desk {
             && let Some(name) = self.ready.pop_front()
         {
             let Some(entry) = self.entries.get_mut(&name) else { continue };
-            let Phase::Ready(data_plane) = entry.phase else { continue };
+            let (Phase::Ready(data_plane), Some(handover)) = (&entry.phase, &mut entry.handover) else {
+                continue;
+            };
+            let data_plane = *data_plane;
+            if handover.is_over(now.at) {
+                entry.phase = Phase::Pausing(now.at);
+                self.advance(now, &name, commands);
+                continue;
+            }
+            let only_if_known = handover.asked(now.at, data_plane);
             self.last_ask += 1;
             entry.phase = Phase::Asking(self.last_ask);
-            if let Some(handover) = &mut entry.handover {
-                handover.asked(now.at, data_plane);
-            }
             self.asks.insert(self.last_ask, name.clone());
-            commands.push(Command::Ask { number: self.last_ask, schedule: name, data_plane });
+            commands.push(Command::Ask { number: self.last_ask, schedule: name, data_plane, only_if_known });
         }
     }
 

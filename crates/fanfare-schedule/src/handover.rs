@@ -28,10 +28,11 @@ pub(crate) enum Move {
 /// One firing on its way.
 ///
 /// A data plane that has been asked and has not answered may have accepted the call: no other is asked then, until that
-/// one is given up. Asking the same one again is harmless, for the call has a key there.
+/// one is given up. The same one is asked again: in time to accept it, for the call has a key there; afterwards only
+/// whether it has it, for it may have forgotten the key or may never have been asked, and would begin it then.
 #[derive(Clone, Debug)]
 pub(crate) struct Handover {
-    /// Nothing is handed over any more from then on.
+    /// No data plane is asked to begin it from then on.
     deadline: Timestamp,
     /// Another data plane may be asked though one that is given up may have it.
     twice: bool,
@@ -39,6 +40,8 @@ pub(crate) struct Handover {
     maybe: Option<(DataPlaneId, Timestamp)>,
     /// The same, as it was before the question that is open.
     before: Option<(DataPlaneId, Timestamp)>,
+    /// One was given up that may have accepted it.
+    given_up: bool,
     tries: u32,
     /// Which data plane comes first.
     turn: usize,
@@ -67,6 +70,7 @@ impl Handover {
             twice: missed == Missed::Once && !at_most_once,
             maybe,
             before: maybe,
+            given_up: false,
             tries: 0,
             turn,
             not_before: now,
@@ -84,6 +88,8 @@ impl Handover {
             return match others.get(turn % others.len().max(1)) {
                 Some(other) if self.twice && now < self.deadline => {
                     self.maybe = None;
+                    self.before = None;
+                    self.given_up = true;
                     Move::Ask(*other)
                 }
                 None if self.twice && now < self.deadline => Move::Wait((now + PAUSE_MAX).min(self.deadline)),
@@ -105,7 +111,7 @@ impl Handover {
     fn next_unasked(&mut self, now: Timestamp, connected: &[DataPlaneId], turn: usize) -> Move {
         if now >= self.deadline {
             let (reason, detail) = self.trouble.clone().unwrap_or_else(no_data_plane);
-            return Move::End(Outcome::GivenUp { reason, detail });
+            return Move::End(self.ended_without(reason, detail));
         }
         if now < self.not_before {
             return Move::Wait(self.not_before.min(self.deadline));
@@ -119,10 +125,16 @@ impl Handover {
         }
     }
 
-    /// The data plane is being asked.
-    pub(crate) fn asked(&mut self, now: Timestamp, data_plane: DataPlaneId) {
+    /// Its time has passed before anybody was asked who may still answer: nobody is asked any more.
+    pub(crate) fn is_over(&self, now: Timestamp) -> bool {
+        self.maybe.is_none() && now >= self.deadline
+    }
+
+    /// The data plane is being asked: `true` for whether it has the call, and not to accept it.
+    pub(crate) fn asked(&mut self, now: Timestamp, data_plane: DataPlaneId) -> bool {
         self.before = self.maybe.filter(|(asked, _)| *asked == data_plane);
         self.maybe = Some(self.before.unwrap_or((data_plane, now)));
+        now >= self.deadline
     }
 
     /// It has answered, or not; the end of the firing, if this is it.
@@ -130,7 +142,7 @@ impl Handover {
         match answer {
             Answer::Accepted(id) => return Some(Outcome::Accepted { id }),
             Answer::Refused { reason, detail, for_good: true } => {
-                return Some(Outcome::GivenUp { reason, detail });
+                return Some(self.ended_without(reason, detail));
             }
             Answer::Refused { reason, detail, for_good: false } => {
                 // What was asked before this question and never answered may have been accepted all the same.
@@ -144,6 +156,17 @@ impl Handover {
         self.tries = self.tries.saturating_add(1);
         self.not_before = now + pause;
         None
+    }
+
+    /// Nobody has said that it is accepted, and nobody is asked any more.
+    fn ended_without(&self, reason: Reason, detail: Arc<str>) -> Outcome {
+        match self.before.is_some() || self.given_up {
+            true => {
+                let detail = format!("a data plane was asked earlier and has not answered; now: {detail}");
+                Outcome::Unknown { detail: detail.into() }
+            }
+            false => Outcome::GivenUp { reason, detail },
+        }
     }
 }
 

@@ -28,6 +28,9 @@ pub struct EntrustedCall {
     /// Names the call: a data plane that has accepted it under this key for this function accepts it no second time.
     /// Unlike any key that a client can send.
     pub key: Arc<str>,
+    /// It is not to be accepted, only its id to be said if it was before; [`Reason::InvocationNotFound`] if it is not
+    /// kept.
+    pub only_if_known: bool,
 }
 
 /// Nothing of what the call says: its fields, path and body are its owner's.

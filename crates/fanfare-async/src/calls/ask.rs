@@ -1,5 +1,7 @@
 //! What callers ask for.
 
+use std::sync::Arc;
+
 use fanfare_types::FunctionId;
 
 use crate::command::Command;
@@ -36,6 +38,13 @@ impl Calls {
         let id = self.insert(now, offer, None, Payload { key: sequence, bytes: 0 });
         self.settle(now, commands);
         Ok(Accepted::New(id))
+    }
+
+    /// The call that was accepted for this function under this key, however long ago, if it is kept.
+    #[must_use]
+    pub fn known(&self, function: FunctionId, key: &Arc<str>) -> Option<InvocationId> {
+        let sequence = self.keys.get(&(function, key.clone()))?;
+        self.calls.get(sequence).map(|record| record.id)
     }
 
     /// A failed or dead call is to be called again: as a new one, with the same request and settings.

@@ -145,8 +145,8 @@ impl Keeper {
         for command in std::mem::take(&mut self.commands) {
             match command {
                 Command::Write(name) => self.write(name),
-                Command::Ask { number, schedule, data_plane } => {
-                    let asked = self.call(&schedule).map(|call| {
+                Command::Ask { number, schedule, data_plane, only_if_known } => {
+                    let asked = self.call(&schedule, only_if_known).map(|call| {
                         let (answer, answered) = oneshot::channel();
                         (Input::Entrust { data_plane, call: Arc::new(call), answer }, answered)
                     });
@@ -183,7 +183,7 @@ impl Keeper {
     }
 
     /// The call that a schedule's firing is; or why there is none.
-    fn call(&self, name: &str) -> Result<EntrustedCall, Answer> {
+    fn call(&self, name: &str, only_if_known: bool) -> Result<EntrustedCall, Answer> {
         let found = self.known.read().get(name).cloned();
         let Some((schedule, firing)) = found.and_then(|s| s.state.firing.clone().map(|firing| (s, firing)))
         else {
@@ -207,6 +207,7 @@ impl Keeper {
             attempts_max: spec.attempts_max,
             age_max: spec.age_max,
             key: format!("schedule {} {}{by_hand}", schedule.id, firing.instant.0).into(),
+            only_if_known,
         })
     }
 
@@ -441,7 +442,8 @@ fn said(
             // Its log failed: what was on its way there may have been written.
             Reason::Unavailable | Reason::Internal => Answer::None(refusal.detail),
             reason => {
-                let for_good = matches!(reason, Reason::BadRequest | Reason::TooLarge);
+                let for_good =
+                    matches!(reason, Reason::BadRequest | Reason::TooLarge | Reason::InvocationNotFound);
                 Answer::Refused { reason, detail: refusal.detail, for_good }
             }
         },

@@ -242,6 +242,44 @@ async fn another_leader_takes_over_what_the_first_one_began_and_the_first_fires_
 }
 
 #[tokio::test]
+async fn an_occurrence_whose_time_was_over_before_a_restart_is_asked_about_and_not_begun() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::on_disk(directory.path()).await;
+    world.api.create("f").await;
+    let mut silent = data_plane(&world.dialer(), "d", 1).await;
+    set(&world.api, "s", json!({"at": from_now(50)})).await;
+    let (_, call) = silent.until(entrusted).await;
+    assert!(!call.only_if_known);
+    world.stop().await;
+    // As if it had not run for five hours since.
+    let store = RedbStore::open(&directory.path().join("store")).unwrap();
+    let entry = store.get("schedules/s".to_owned()).await.unwrap().unwrap();
+    let mut value: Value = serde_json::from_slice(&entry.value).unwrap();
+    for field in ["instant_ms", "begun_ms"] {
+        value["firing"][field] = json!(value["firing"][field].as_u64().unwrap() - 5 * 3_600_000);
+    }
+    let ops = vec![Op::Put("schedules/s".to_owned(), Bytes::from(value.to_string()))];
+    store.commit(Txn { ops, ..Txn::default() }).await.unwrap();
+    store.close().await;
+    drop(store);
+    let world = World::on_disk(directory.path()).await;
+    let mut plane = data_plane_replying(&world.dialer(), "d", 2, |message| match message {
+        ToDataPlane::Entrust { number, .. } => {
+            let refusal =
+                EntrustRefusal { reason: Reason::InvocationNotFound, detail: "it is not kept".into() };
+            Some(FromDataPlane::Entrusted { number: *number, outcome: Err(refusal) })
+        }
+        _ => None,
+    })
+    .await;
+    assert!(plane.until(entrusted).await.1.only_if_known);
+    let fired = until(&world.api, "s", has_fired).await["fired"][0].clone();
+    assert_eq!(fired["outcome"], "unknown", "{fired}");
+    assert!(fired["detail"].as_str().unwrap().ends_with("it is not kept"), "{fired}");
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn without_a_function_no_call_is_made_and_the_schedule_says_so() {
     let world = World::new().await;
     let api = &world.api;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fanfare_async::{Accepted, Filter, InvocationId, Offer, Record, Refusal, StateKind};
-use fanfare_types::Reason;
+use fanfare_types::{FunctionId, Reason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::message::Response;
@@ -26,6 +26,12 @@ pub(crate) enum Ask {
         payload: Bytes,
         room: Room,
         tell: oneshot::Sender<Result<Accepted, Refusal>>,
+    },
+    /// Whether a call is kept that was accepted under this key.
+    Known {
+        function: FunctionId,
+        key: Arc<str>,
+        tell: oneshot::Sender<Option<InvocationId>>,
     },
     Look {
         id: InvocationId,

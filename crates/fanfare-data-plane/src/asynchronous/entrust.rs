@@ -23,7 +23,8 @@ use crate::shared::Shared;
 /// Begins the platform's own idempotency keys: a client's is the value of a field, in which this cannot be.
 pub(crate) const OWN_KEYS: char = '\u{1}';
 
-/// Accepts the call: its id, once it is durable. One that came before under its key is the same call.
+/// Accepts the call: its id, once it is durable. One that came before under its key is the same call. One that is asked
+/// for only if it is known is not accepted now.
 pub(crate) async fn entrust(shared: &Shared, call: &EntrustedCall) -> Result<InvocationId, EntrustRefusal> {
     accept(shared, call).await.map_err(|problem| {
         let detail = problem.detail();
@@ -41,6 +42,12 @@ async fn accept(shared: &Shared, call: &EntrustedCall) -> Result<InvocationId, P
         return Err(Problem::new(Reason::ShuttingDown, "this data plane is shutting down"));
     }
     let function = find::by_name(shared, call.function.as_str()).await?;
+    let key = Arc::from(format!("{OWN_KEYS}{}", call.key));
+    if call.only_if_known {
+        let known = door.ask(|tell| Ask::Known { function: function.id, key, tell }).await?;
+        let gone = || Problem::new(Reason::InvocationNotFound, "the call is not kept on this data plane");
+        return known.ok_or_else(gone);
+    }
     let data_plane = shared.me().ok_or_else(|| {
         Problem::new(Reason::NotSynced, "the control plane has not said yet which data plane this is")
     })?;
@@ -52,8 +59,7 @@ async fn accept(shared: &Shared, call: &EntrustedCall) -> Result<InvocationId, P
         return Err(Problem::new(Reason::TooLarge, detail));
     }
     let room = door.room(bytes)?;
-    let key =
-        IdempotencyKey { key: format!("{OWN_KEYS}{}", call.key).into(), fingerprint: fingerprint(&request) };
+    let key = IdempotencyKey { key, fingerprint: fingerprint(&request) };
     let payload = request.encode();
     let offer = Offer {
         data_plane,

@@ -25,6 +25,7 @@ pub(super) fn call_to_wire(call: &EntrustedCall) -> proto::EntrustedCall {
         attempts_max: call.attempts_max,
         age_max_ns: call.age_max.map(nanos),
         key: call.key.to_string(),
+        only_if_known: call.only_if_known,
     }
 }
 
@@ -49,6 +50,7 @@ pub(super) fn call_from_wire(call: proto::EntrustedCall) -> Result<EntrustedCall
         attempts_max: call.attempts_max,
         age_max: call.age_max_ns.map(Duration::from_nanos),
         key: shared("a call's key", call.key)?,
+        only_if_known: call.only_if_known,
     })
 }
 

@@ -314,9 +314,10 @@ fn to_data_plane() -> impl Strategy<Value = ToDataPlane> {
 
 fn entrusted() -> impl Strategy<Value = EntrustedCall> {
     let texts = (name(), text(), text(), text());
-    let settings = (any::<bool>(), option::of(any::<u32>()), option::of(duration()));
+    let settings = (any::<bool>(), option::of(any::<u32>()), option::of(duration()), any::<bool>());
     (texts, vec((text(), text()), 0..5), vec(any::<u8>(), 0..200), settings).prop_map(
-        |((function, method, target, key), headers, body, (at_most_once, attempts_max, age_max))| {
+        |((function, method, target, key), headers, body, settings)| {
+            let (at_most_once, attempts_max, age_max, only_if_known) = settings;
             EntrustedCall {
                 function,
                 method,
@@ -327,6 +328,7 @@ fn entrusted() -> impl Strategy<Value = EntrustedCall> {
                 attempts_max,
                 age_max,
                 key,
+                only_if_known,
             }
         },
     )

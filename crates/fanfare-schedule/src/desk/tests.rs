@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{LATE_MAX, LOST_AFTER, ON_TIME};
+use crate::{LATE_MAX, LOST_AFTER, ON_TIME, PAUSE_MIN};
 
 const MINUTE: u64 = 60_000;
 const A: DataPlaneId = DataPlaneId(1);
 const B: DataPlaneId = DataPlaneId(2);
+
+/// Calls by their schedule and instant: their number, and since when a data plane has them.
+type Calls = BTreeMap<(String, u64), (u32, u64)>;
 
 /// The control plane with its store, and two data planes.
 struct World {
@@ -20,8 +23,10 @@ struct World {
     /// What is durable.
     kept: BTreeMap<String, State>,
     connected: BTreeSet<DataPlaneId>,
-    /// Calls that each data plane has accepted, by key; they outlive its crashes.
-    accepted: BTreeMap<DataPlaneId, BTreeMap<(String, u64), u32>>,
+    /// Calls that each data plane has accepted and knows, by key, and since when; they outlive its crashes.
+    accepted: BTreeMap<DataPlaneId, Calls>,
+    /// Who has accepted an occurrence as a new call, which then begins.
+    begun: BTreeMap<(String, u64), Vec<DataPlaneId>>,
     commands: VecDeque<Command>,
     /// Answers on their way.
     answers: Vec<(u64, Answer)>,
@@ -38,6 +43,7 @@ impl World {
             kept: BTreeMap::new(),
             connected: BTreeSet::new(),
             accepted: BTreeMap::new(),
+            begun: BTreeMap::new(),
             commands: VecDeque::new(),
             answers: Vec::new(),
         }
@@ -57,7 +63,29 @@ impl World {
     fn event(&mut self, event: Event) {
         let mut commands = Vec::new();
         self.desk.step(self.now(), event, &mut commands);
+        for command in &commands {
+            self.in_time(command);
+        }
         self.commands.extend(commands);
+    }
+
+    /// No data plane is asked to begin what is too late by then.
+    fn in_time(&self, command: &Command) {
+        let Command::Ask { schedule, only_if_known: false, .. } = command else { return };
+        let firing =
+            self.desk.state(schedule).and_then(|state| state.firing.clone()).expect("it is asked for");
+        let (since, patience) = match self.rules[schedule].missed {
+            Missed::Skip => (firing.instant, ON_TIME),
+            Missed::Once => (firing.begun, LATE_MAX),
+        };
+        let late = Duration::from_millis(self.wall.saturating_sub(since.0));
+        assert!(late < patience, "{schedule} of {} is asked for {late:?} late", firing.instant);
+    }
+
+    /// The data planes drop what they kept of calls that they have had for so long.
+    fn forget(&mut self, after: Duration) {
+        let (wall, after) = (self.wall, after.as_millis() as u64);
+        self.accepted.values_mut().for_each(|calls| calls.retain(|_, (_, since)| *since + after > wall));
     }
 
     fn connect(&mut self, data_planes: &[DataPlaneId]) {
@@ -81,14 +109,25 @@ impl World {
                 self.kept.insert(name.clone(), state);
                 self.event(Event::Written(name));
             }
-            Command::Ask { number, schedule, data_plane } => {
+            Command::Ask { number, schedule, data_plane, only_if_known } => {
                 let kept = self.kept[&schedule].firing.clone().expect("written before it is asked");
                 assert_eq!(kept.asked, Some(data_plane), "so that the same one is asked again");
+                let has = |calls: &Calls| calls.contains_key(&(schedule.clone(), kept.instant.0));
                 let answer = match self.connected.contains(&data_plane) {
+                    true if only_if_known && !self.accepted.get(&data_plane).is_some_and(has) => {
+                        Answer::Refused {
+                            reason: Reason::InvocationNotFound,
+                            detail: "it is not kept".into(),
+                            for_good: true,
+                        }
+                    }
                     true => {
                         let calls = self.accepted.entry(data_plane).or_default();
-                        let next = calls.len() as u32 + 1;
-                        let id = *calls.entry((schedule, kept.instant.0)).or_insert(next);
+                        let (next, key) = (calls.len() as u32 + 1, (schedule, kept.instant.0));
+                        let (id, _) = *calls.entry(key.clone()).or_insert_with(|| {
+                            self.begun.entry(key).or_default().push(data_plane);
+                            (next, self.wall)
+                        });
                         Answer::Accepted(format!("{data_plane}-{id}").into())
                     }
                     false => Answer::NotAsked,
@@ -120,13 +159,9 @@ impl World {
         self.event(Event::DataPlanes(self.connected.iter().copied().collect()));
     }
 
-    /// How often each occurrence was accepted.
+    /// How often each occurrence was accepted as a new call.
     fn calls(&self) -> BTreeMap<(String, u64), usize> {
-        let mut calls = BTreeMap::new();
-        for key in self.accepted.values().flat_map(BTreeMap::keys) {
-            *calls.entry(key.clone()).or_insert(0) += 1;
-        }
-        calls
+        self.begun.iter().map(|(key, by)| (key.clone(), by.len())).collect()
     }
 
     fn last(&self, name: &str) -> &Outcome {
@@ -232,6 +267,130 @@ fn one_that_stays_away_is_given_up_and_another_is_asked_only_where_that_was_aske
             false => assert!(matches!(world.last("f"), Outcome::Unknown { .. }), "{:?}", world.last("f")),
         }
     }
+}
+
+#[test]
+fn what_may_not_have_been_asked_before_a_crash_begins_in_its_time_only() {
+    for (missed, patience) in [(Missed::Skip, ON_TIME), (Missed::Once, LATE_MAX)] {
+        let patience = patience.as_millis() as u64;
+        for (away, begins) in [(patience - 1, 1), (patience, 0), (5 * 60 * MINUTE, 0)] {
+            let mut world = World::new();
+            world.add("f", rules("0 0 * * *", missed));
+            world.connect(&[A]);
+            world.pass(24 * 60 * MINUTE);
+            assert!(world.act() && world.kept["f"].firing.as_ref().unwrap().asked == Some(A));
+            world.wall += away;
+            world.at += away;
+            world.crash();
+            world.pass(0);
+            world.settle();
+            assert_eq!(world.calls().values().sum::<usize>(), begins, "{missed:?}, {away} ms away");
+            assert_eq!(is_accepted(world.last("f")), begins == 1, "{:?}", world.last("f"));
+        }
+    }
+}
+
+#[test]
+fn what_a_data_plane_has_forgotten_when_its_answer_is_asked_for_again_is_not_called_twice() {
+    for (missed, at_most_once) in [(Missed::Skip, false), (Missed::Once, false), (Missed::Once, true)] {
+        for forgets in [false, true] {
+            let mut world = World::new();
+            world.add("f", Rules { at_most_once, ..rules("0 0 * * *", missed) });
+            world.connect(&[A]);
+            world.pass(24 * 60 * MINUTE);
+            assert!(world.act() && world.act(), "written, asked and accepted; the answer is lost");
+            world.wall += 5 * 60 * MINUTE;
+            world.at += 5 * 60 * MINUTE;
+            if forgets {
+                world.forget(Duration::ZERO);
+            }
+            world.crash();
+            world.pass(0);
+            world.settle();
+            assert_eq!(world.calls().values().sum::<usize>(), 1, "{missed:?}");
+            match forgets {
+                false => assert_eq!(*world.last("f"), Outcome::Accepted { id: "d1-1".into() }),
+                true => assert!(matches!(world.last("f"), Outcome::Unknown { .. }), "{:?}", world.last("f")),
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_asked_when_a_write_or_the_queue_took_until_its_time_was_over() {
+    let late = ON_TIME.as_millis() as u64;
+    let mut world = World::new();
+    world.add("f", rules("0 0 * * *", Missed::Skip));
+    world.connect(&[A]);
+    world.pass(24 * 60 * MINUTE);
+    world.pass(late);
+    world.settle();
+    assert!(
+        world.calls().is_empty() && matches!(world.last("f"), Outcome::GivenUp { .. }),
+        "{:?}",
+        world.last("f")
+    );
+
+    let mut world = World::new();
+    for n in 0..=ASKS_MAX {
+        world.add(&format!("s{n}"), rules("0 0 * * *", Missed::Skip));
+    }
+    world.connect(&[A]);
+    world.pass(24 * 60 * MINUTE);
+    while world.act() {}
+    let queued = world.kept.keys().find(|name| world.begun.keys().all(|(begun, _)| begun != *name));
+    let queued = queued.expect("one is too many").clone();
+    assert!(world.desk.freeze(&queued).is_some());
+    world.pass(late);
+    world.settle();
+    assert_eq!(world.calls().len(), ASKS_MAX);
+    assert!(world.kept[&queued].firing.is_some(), "nothing of it is written while it is frozen");
+    let mut commands = Vec::new();
+    world.desk.thaw(world.now(), &queued, &mut commands);
+    assert_eq!(commands, [Command::Write(queued.clone())]);
+    world.commands.extend(commands);
+    world.settle();
+    assert!(matches!(world.last(&queued), Outcome::GivenUp { .. }), "{:?}", world.last(&queued));
+}
+
+#[test]
+fn a_refusal_for_good_does_not_say_that_what_was_asked_before_did_not_run() {
+    let refused = |world: &mut World| {
+        let Some(Command::Ask { number, .. }) = world.commands.pop_front() else { panic!("nobody is asked") };
+        let (reason, detail) = (Reason::FunctionNotFound, "there is no function".into());
+        world.event(Event::Answered { number, answer: Answer::Refused { reason, detail, for_good: true } });
+        world.settle();
+    };
+    let asked_once = || {
+        let mut world = World::new();
+        world.add("f", rules("0 0 * * *", Missed::Once));
+        world.connect(&[A]);
+        world.pass(24 * 60 * MINUTE);
+        assert!(world.act());
+        world
+    };
+    let lost = |world: &mut World| {
+        assert!(world.act(), "accepted");
+        let (number, _) = world.answers.pop().unwrap();
+        world.event(Event::Answered { number, answer: Answer::None("the stream broke".into()) });
+    };
+    let mut world = asked_once();
+    refused(&mut world);
+    assert!(matches!(world.last("f"), Outcome::GivenUp { .. }), "only it was asked: {:?}", world.last("f"));
+
+    let mut world = asked_once();
+    lost(&mut world);
+    world.pass(PAUSE_MIN.as_millis() as u64);
+    refused(&mut world);
+    assert!(matches!(world.last("f"), Outcome::Unknown { .. }), "{:?}", world.last("f"));
+
+    let mut world = asked_once();
+    lost(&mut world);
+    world.connect(&[B]);
+    world.pass(LOST_AFTER.as_millis() as u64);
+    assert!(world.act(), "written");
+    refused(&mut world);
+    assert!(matches!(world.last("f"), Outcome::Unknown { .. }), "by another one: {:?}", world.last("f"));
 }
 
 #[test]
@@ -409,11 +568,11 @@ fn no_more_are_asked_about_at_once_than_may_be_and_all_come_to_pass() {
 }
 
 proptest! {
-    /// Whatever crashes and breaks in between: what a data plane that comes back has accepted is accepted once; what is
+    /// Whatever crashes, breaks and is forgotten when its time is over: nobody is asked to begin it too late; what a data plane that comes back has accepted is accepted once; what is
     /// said to be accepted was; and once all is well, the next occurrence comes to pass.
     #[test]
     fn each_occurrence_is_accepted_at_most_once(
-        steps in proptest::collection::vec((0_u8..9, 0_u64..MINUTE), 1..120),
+        steps in proptest::collection::vec((0_u8..11, 0_u64..MINUTE), 1..120),
         missed in prop::sample::select(vec![Missed::Skip, Missed::Once]),
         at_most_once: bool,
     ) {
@@ -436,7 +595,13 @@ proptest! {
                 }
                 5 => drop(world.act()),
                 6 => drop(world.answer()),
+                7 => {
+                    // No question is under way for longer than a call is kept.
+                    while world.act() {}
+                    world.forget(if missed == Missed::Skip { ON_TIME } else { LATE_MAX });
+                }
                 _ => {
+                    let ms = if step == 8 { 90 * ms } else { ms };
                     world.pass(ms);
                     for (data_plane, since) in &mut away {
                         *since = if world.connected.contains(data_plane) { 0 } else { *since + ms };
@@ -459,7 +624,7 @@ proptest! {
             for fired in &world.kept[name].fired {
                 if let Outcome::Accepted { id } = &fired.outcome {
                     let of = if id.starts_with("d1") { A } else { B };
-                    prop_assert!(world.accepted[&of].contains_key(&(name.to_owned(), fired.instant.0)));
+                    prop_assert!(world.begun[&(name.to_owned(), fired.instant.0)].contains(&of));
                 }
             }
         }

@@ -29,6 +29,10 @@ impl Session {
                 self.tell(tell, answer);
                 self.then.push(Then::Tell(Box::new(move || drop(room))));
             }
+            Ask::Known { function, key, tell } => {
+                let known = self.calls.known(function, &key);
+                self.tell(tell, known);
+            }
             Ask::Look { id, tell } => {
                 let seen = self.calls.get(id).map(|record| self.seen(record));
                 self.tell(tell, seen);

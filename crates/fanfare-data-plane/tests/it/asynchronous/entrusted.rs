@@ -24,6 +24,7 @@ fn entrusted(key: &str, body: &str) -> EntrustedCall {
         attempts_max: None,
         age_max: None,
         key: key.into(),
+        only_if_known: false,
     }
 }
 
@@ -51,6 +52,10 @@ async fn a_call_of_the_control_plane_is_durable_before_it_is_answered_and_comes_
         Ok(id.clone()),
         "still known"
     );
+    let known = |key| EntrustedCall { only_if_known: true, ..entrusted(key, "") };
+    assert_eq!(ask(&mut keeping.control, 3, known("s1 12:00")).await, Ok(id.clone()));
+    assert_eq!(ask(&mut keeping.control, 4, known("s1 12:01")).await, Err(Reason::InvocationNotFound));
+    assert_eq!(ids(&list(keeping.address(), "").await).len(), 1, "what is asked about only is not accepted");
     // A client cannot take the key.
     let from_client =
         call(keeping.address(), "hello/a%2Fb?x=1", &[("idempotency-key", "s1 12:01")], "body").await;
