@@ -34,7 +34,7 @@ pub struct SecretDocument {
     pub created_unix_ms: u64,
     /// When it got its present value, in milliseconds since 1970.
     pub updated_unix_ms: u64,
-    /// Functions that use it, in the order of their names.
+    /// Functions that use it, in the order of their names, then webhooks whose senders are known by it, as `webhook NAME`.
     pub used_by: Vec<String>,
 }
 

@@ -88,7 +88,7 @@ impl ControlPlane {
             Registry::start(store.clone(), term.clone(), vault, engine.clone(), deposed_tx).await?;
         let (connected, data_planes) = watch::channel(Vec::new());
         let opened = Webhooks::open(store.clone(), term.clone(), registry.clone(), engine.clone()).await?;
-        let (webhooks, webhooks_keeper, webhook_routes) = opened;
+        let (webhooks, webhooks_keeper, webhooks_kept) = opened;
         let surroundings = Surroundings {
             store: store.clone(),
             term,
@@ -109,7 +109,8 @@ impl ControlPlane {
             units: registry.units(),
             traffic: registry.traffic(),
             failed: registry.failed(),
-            webhooks: webhook_routes,
+            webhooks: webhooks_kept,
+            secrets: registry.secret_reader(),
         };
         let deliveries = Deliveries::new(registry.secret_reader(), registry.given());
         let shells = (deliveries, Entrusting::new(connected));

@@ -11,7 +11,7 @@ use fanfare_engine::{Command, Engine, EngineConfig, Event};
 use fanfare_link::Sender;
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionName, FunctionSpec, NodeHello,
-    NodeId, RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic, WebhookRoute, limits,
+    NodeId, RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic, WebhookSpec, limits,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
 use crate::liveness::{Peers, Pulse};
 use crate::questions::Questions;
-use crate::registry::Visible;
+use crate::registry::{SecretReader, Visible};
 use crate::view::{Counters, NodeRef};
 
 mod asking;
@@ -51,7 +51,8 @@ pub(crate) struct EngineLoop {
     barriers: Barriers,
     questions: Questions,
     entrusting: Entrusting,
-    webhooks: BTreeMap<FunctionName, Arc<WebhookRoute>>,
+    webhooks: BTreeMap<FunctionName, Arc<WebhookSpec>>,
+    secrets: SecretReader,
     counters: Counters,
     commands: Vec<Command>,
 }
@@ -73,8 +74,9 @@ pub(crate) struct Kept {
     pub(crate) traffic: Vec<(FunctionId, Arc<Traffic>)>,
     /// Those that are known not to start.
     pub(crate) failed: Vec<(RevisionId, StartFailure)>,
-    /// What data planes are to know of webhooks.
-    pub(crate) webhooks: Vec<Arc<WebhookRoute>>,
+    pub(crate) webhooks: Vec<Arc<WebhookSpec>>,
+    /// Where the secrets are by which webhooks know their senders.
+    pub(crate) secrets: SecretReader,
 }
 
 /// Starts the loop on its own thread with the functions that are kept. The receiver resolves when it has ended.
@@ -90,7 +92,7 @@ pub(crate) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(ControlPlaneError::Thread)?;
     let run = move || {
-        let mut engine_loop = EngineLoop::new(config, clock, shells);
+        let mut engine_loop = EngineLoop::new(config, clock, shells, kept.secrets);
         for (id, spec) in kept.functions {
             engine_loop.step(Event::FunctionKept { id, spec });
         }
@@ -100,7 +102,7 @@ pub(crate) fn start(
         for (function, traffic) in kept.traffic {
             engine_loop.step(Event::TrafficKept { function, traffic });
         }
-        engine_loop.webhooks = kept.webhooks.into_iter().map(|w| (w.spec.name.clone(), w)).collect();
+        engine_loop.webhooks = kept.webhooks.into_iter().map(|w| (w.name.clone(), w)).collect();
         for (id, failure) in kept.failed {
             engine_loop.step(Event::FailureKept { id, failure });
         }
@@ -113,7 +115,12 @@ pub(crate) fn start(
 }
 
 impl EngineLoop {
-    fn new(config: EngineConfig, clock: Clock, (deliveries, entrusting): (Deliveries, Entrusting)) -> Self {
+    fn new(
+        config: EngineConfig,
+        clock: Clock,
+        (deliveries, entrusting): (Deliveries, Entrusting),
+        secrets: SecretReader,
+    ) -> Self {
         EngineLoop {
             engine: Engine::new(config),
             deliveries,
@@ -130,6 +137,7 @@ impl EngineLoop {
             questions: Questions::default(),
             entrusting,
             webhooks: BTreeMap::new(),
+            secrets,
             counters: Counters::default(),
             commands: Vec::new(),
         }
@@ -213,7 +221,9 @@ impl EngineLoop {
                 for (node, message) in self.deliveries.changed(&name) {
                     self.send_node(node, message);
                 }
+                self.webhook_secret_changed(&name);
             }
+            Input::Function(Visible::SecretRemoved(name)) => self.webhook_secret_changed(&name),
             Input::Function(Visible::Traffic { function, traffic }) => {
                 self.step(Event::TrafficSet { function, traffic });
             }

@@ -7,7 +7,7 @@ use fanfare_link::Sender;
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, EntrustedCall, FromDataPlane, FromNode, FunctionId, FunctionName,
     FunctionSpec, NodeHello, NodeId, RevisionId, SandboxId, StartFailure, Timestamp, ToDataPlane, ToNode,
-    WebhookRoute,
+    WebhookSpec,
 };
 use tokio::sync::oneshot;
 
@@ -113,6 +113,6 @@ pub(crate) type Prepared = Result<Arc<str>, StartFailure>;
 /// What data planes are to know of a webhook.
 #[derive(Clone, Debug)]
 pub(crate) enum WebhookNews {
-    Set(Arc<WebhookRoute>),
+    Set(Arc<WebhookSpec>),
     Removed(FunctionName),
 }

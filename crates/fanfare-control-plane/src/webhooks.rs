@@ -1,7 +1,7 @@
 //! Webhooks: what is registered, and what data planes are told of it.
 //!
-//! Reads come from memory; changes follow each other through one task: they are rare. Data planes get each webhook with
-//! the secret by which its senders are known, again when that is changed.
+//! Reads come from memory; changes follow each other through one task: they are rare. Data planes get each webhook from
+//! the engine's loop, with the secret by which its senders are known, again when that is changed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fanfare_api::WebhookDocument;
 use fanfare_store::{Entry, Revision, Store, StoreError};
-use fanfare_types::{FunctionName, SecretName, WebhookRoute, WebhookSpec, limits};
+use fanfare_types::{FunctionName, SecretName, WebhookSpec, limits};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -44,8 +44,6 @@ pub(crate) enum Change {
     Set(Arc<WebhookSpec>),
     /// Delete it.
     Delete(FunctionName),
-    /// The secret was changed: data planes are to know.
-    SecretChanged(SecretName),
 }
 
 /// What a change did.
@@ -55,7 +53,6 @@ pub(crate) enum Done {
     Updated,
     Unchanged,
     Deleted,
-    Told,
 }
 
 /// Why nothing was changed (or, for `Unavailable`, may have been).
@@ -106,7 +103,7 @@ impl Webhooks {
         term: Term,
         registry: Registry,
         engine: mpsc::Sender<Input>,
-    ) -> Result<(Webhooks, Keeper, Vec<Arc<WebhookRoute>>), ControlPlaneError> {
+    ) -> Result<(Webhooks, Keeper, Vec<Arc<WebhookSpec>>), ControlPlaneError> {
         let mut known = Known::new();
         for_each(&*store, WEBHOOKS, |key, entry| {
             let webhook = decode(key, entry)?;
@@ -114,11 +111,11 @@ impl Webhooks {
             Ok(())
         })
         .await?;
-        let routes = known.values().map(|webhook| Arc::new(route(&registry, &webhook.spec))).collect();
+        let specs = known.values().map(|webhook| webhook.spec.clone()).collect();
         let known = Arc::new(RwLock::new(known));
         let (requests, queue) = mpsc::channel(WEBHOOKS_QUEUE_MAX);
         let keeper = Keeper { store, term, registry, engine, known: known.clone(), requests: queue };
-        Ok((Webhooks { known, requests }, keeper, routes))
+        Ok((Webhooks { known, requests }, keeper, specs))
     }
 
     /// Makes a change; resolves when it is durable, and data planes are being told.
@@ -127,6 +124,13 @@ impl Webhooks {
         let stopped = || WebhookError::Unavailable("the control plane is stopping".to_owned());
         self.requests.send(Request { change, answer }).await.map_err(|_| stopped())?;
         answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Webhooks whose senders are known by a secret, in the order of their names.
+    pub(crate) fn users_of(&self, secret: &SecretName) -> Vec<FunctionName> {
+        let known = self.known.read();
+        let users = known.values().filter(|webhook| webhook.spec.secret == *secret);
+        users.map(|webhook| webhook.spec.name.clone()).collect()
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Webhook> {
@@ -187,15 +191,6 @@ impl Keeper {
                 self.tell(WebhookNews::Removed(name)).await;
                 Ok(Done::Deleted)
             }
-            Change::SecretChanged(secret) => {
-                let of = |webhook: &&Webhook| webhook.spec.secret == secret;
-                let specs: Vec<_> = self.known.read().values().filter(of).map(|w| w.spec.clone()).collect();
-                for spec in specs {
-                    let route = route(&self.registry, &spec);
-                    self.tell(WebhookNews::Set(Arc::new(route))).await;
-                }
-                Ok(Done::Told)
-            }
         }
     }
 
@@ -219,8 +214,7 @@ impl Keeper {
         webhook.stored = self.write(&spec.name, before.as_ref(), Some(encode(&webhook))).await?;
         self.known.write().insert(spec.name.clone(), webhook);
         tracing::info!(webhook = %spec.name, function = %spec.function, "webhook set");
-        let route = route(&self.registry, &spec);
-        self.tell(WebhookNews::Set(Arc::new(route))).await;
+        self.tell(WebhookNews::Set(spec)).await;
         Ok(if before.is_some() { Done::Updated } else { Done::Created })
     }
 
@@ -251,11 +245,6 @@ impl From<WebhookError> for Failed {
     fn from(error: WebhookError) -> Self {
         Failed::Refused(error)
     }
-}
-
-/// What data planes are to know of it.
-fn route(registry: &Registry, spec: &Arc<WebhookSpec>) -> WebhookRoute {
-    WebhookRoute { spec: spec.clone(), key: registry.secret_reader().value(&spec.secret) }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -16,7 +16,7 @@ pub(crate) mod door;
 pub(crate) mod entrust;
 mod keeper;
 mod log;
-mod message;
+pub(crate) mod message;
 mod options;
 pub(crate) mod route;
 mod session;

@@ -263,12 +263,13 @@ async fn of_webhook(
             trail.forget();
             Ok(response)
         }
-        Received::Now { function, parts, target, payload } => {
+        Received::Now { function, parts, target, payload, room } => {
             let unit = function.choose(&mut core.chance.borrow_mut());
             let target = Some(target);
             let work = Work { parts, target, upgrade: None, trailers: false, accepted, unit, assigned: None };
             let body = Unsent::Fresh(payload);
             let answered = invoke(core, client, &function, work, body, held, trail).await;
+            drop(room);
             answered.map_err(|failure| failure.of(function))
         }
     }

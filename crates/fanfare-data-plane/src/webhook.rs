@@ -1,6 +1,6 @@
 //! Webhooks: requests to `/webhook/NAME` from senders that show that they know a secret.
 //!
-//! The body is read whole before anything is believed. What is verified is accepted as an asynchronous call, once under
+//! What can be refused without the body is; then it is read whole before anything is believed. What is verified is accepted as an asynchronous call, once under
 //! the sender's own id of the delivery, or passed on at once, as the webhook says.
 
 mod known;

@@ -12,9 +12,8 @@ use http::{HeaderMap, StatusCode, header};
 
 use super::App;
 use super::body;
-use super::functions::{Name, path, unread};
+use super::functions::{Name, path, routed, unread};
 use super::problem::Failure;
-use super::webhooks;
 use crate::registry::{Change, Done, RegistryError, Secret};
 
 /// Every secret, without its value.
@@ -68,7 +67,8 @@ pub(super) async fn put(
     let value = SecretValueDocument::from_json(&json).map_err(|error| unread(&json, error))?.value()?;
     let done =
         app.registry.set_secret(checked.clone(), value).await.map_err(|error| refused(&name, error))?;
-    webhooks::secret_changed(&app, checked.clone()).await;
+    // Data planes are being told, for webhooks' sake, whether or not anybody waits here.
+    routed(&app, &name).await;
     let Done::SecretSet { version } = done else {
         return Err(Failure::new(Reason::Internal, "setting a secret ended as something else"));
     };
@@ -95,19 +95,21 @@ pub(super) async fn put(
 pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
     let name = path(name)?;
     let checked = SecretName::new(&name).map_err(|_| no_such_secret(&name))?;
-    let deleted = app.registry.change(Change::DeleteSecret(checked.clone())).await;
+    let deleted = app.registry.change(Change::DeleteSecret(checked)).await;
     deleted.map_err(|error| refused(&name, error))?;
-    webhooks::secret_changed(&app, checked).await;
+    routed(&app, &name).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
 fn document(app: &App, name: &SecretName, secret: &Secret) -> SecretDocument {
+    let mut used_by = app.registry.users_of(name);
+    used_by.extend(app.webhooks.users_of(name).iter().map(|webhook| format!("webhook {webhook}")));
     SecretDocument {
         name: name.to_string(),
         version: secret.version,
         created_unix_ms: secret.created_unix_ms,
         updated_unix_ms: secret.updated_unix_ms,
-        used_by: app.registry.users_of(name),
+        used_by,
     }
 }
 

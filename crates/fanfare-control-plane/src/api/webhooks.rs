@@ -11,7 +11,7 @@ use fanfare_api::{
     DeployOutcome, FieldError, Problem, WebhookDocument, WebhookListDocument, WebhookResult,
     WebhookStatusDocument,
 };
-use fanfare_types::{FunctionName, Reason, SecretName, WebhookSpec};
+use fanfare_types::{FunctionName, Reason, WebhookSpec};
 use http::{HeaderMap, StatusCode, header};
 
 use super::App;
@@ -24,9 +24,9 @@ use crate::webhooks::{Change, Done, Webhook, WebhookError};
 /// Set a webhook: a path on every data plane, `/webhook/NAME`, that calls a function for senders that show that they know
 /// a secret. The same content again changes nothing.
 ///
-/// The function sees method, path, headers and body as they came, and the webhook's name in `X-Fanfare-Webhook`. A call
-/// is an asynchronous invocation, once under the sender's own id of the delivery (`X-GitHub-Delivery`, `webhook-id`);
-/// with `wait` the sender gets the function's answer instead.
+/// The function sees method, path, headers and body as they came, without a token that was believed, and the webhook's
+/// name in `X-Fanfare-Webhook`. A call is an asynchronous invocation, once under the sender's own id of the delivery
+/// (`X-GitHub-Delivery`, `webhook-id`, Stripe's signature); with `wait` the sender gets the function's answer instead.
 #[utoipa::path(
     put, path = "/v1/webhooks/{name}", operation_id = "put_webhook", tag = "webhooks", request_body = WebhookDocument,
     params(("name" = String, Path)),
@@ -66,7 +66,7 @@ pub(super) async fn put(
         }
         Done::Updated => result(DeployOutcome::Updated).into_response(),
         Done::Unchanged => result(DeployOutcome::Unchanged).into_response(),
-        Done::Deleted | Done::Told => {
+        Done::Deleted => {
             return Err(Failure::new(Reason::Internal, "setting a webhook ended as something else"));
         }
     })
@@ -119,15 +119,6 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
     app.webhooks.change(Change::Delete(checked)).await.map_err(|error| failure(&name, error))?;
     routed(&app, &name).await;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Tells data planes of a secret's new value, or that it has none any more.
-pub(super) async fn secret_changed(app: &App, name: SecretName) {
-    let shown = name.to_string();
-    // It ends only with the control plane.
-    if app.webhooks.change(Change::SecretChanged(name)).await.is_ok() {
-        routed(app, &shown).await;
-    }
 }
 
 fn url_path(name: &str) -> String {

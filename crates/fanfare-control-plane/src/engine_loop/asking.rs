@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fanfare_types::{DataPlaneId, EntrustedCall, FromDataPlane, Timestamp, ToDataPlane};
+use fanfare_types::{
+    DataPlaneId, EntrustedCall, FromDataPlane, SecretName, Timestamp, ToDataPlane, WebhookRoute, WebhookSpec,
+};
 use tokio::sync::oneshot;
 
 use super::EngineLoop;
@@ -42,7 +44,7 @@ impl EngineLoop {
     /// Tells a data plane that has just connected of all webhooks.
     pub(super) fn tell_webhooks(&self, data_plane: DataPlaneId) {
         let Some(tx) = self.data_planes.get(data_plane).and_then(|peer| peer.tx.as_ref()) else { return };
-        let all = self.webhooks.values().cloned().map(ToDataPlane::Webhook);
+        let all = self.webhooks.values().map(|spec| self.with_key(spec));
         for message in all.chain([ToDataPlane::WebhooksSynced]) {
             // After an overflow the link is closed, and the data plane connects anew and is told everything.
             let _ = tx.send(message);
@@ -52,15 +54,32 @@ impl EngineLoop {
     /// Tells all of a webhook that was changed.
     pub(super) fn webhook_news(&mut self, news: WebhookNews) {
         let message = match news {
-            WebhookNews::Set(route) => {
-                self.webhooks.insert(route.spec.name.clone(), route.clone());
-                ToDataPlane::Webhook(route)
+            WebhookNews::Set(spec) => {
+                self.webhooks.insert(spec.name.clone(), spec.clone());
+                self.with_key(&spec)
             }
             WebhookNews::Removed(name) => {
                 self.webhooks.remove(&name);
                 ToDataPlane::WebhookRemoved(name)
             }
         };
+        self.tell_data_planes(&message);
+    }
+
+    /// A secret has another value, or none: tells all of the webhooks whose senders are known by it.
+    pub(super) fn webhook_secret_changed(&self, name: &SecretName) {
+        for spec in self.webhooks.values().filter(|spec| spec.secret == *name) {
+            self.tell_data_planes(&self.with_key(spec));
+        }
+    }
+
+    /// What data planes are to know of a webhook. The key is read each time, so that none outlives its change.
+    fn with_key(&self, spec: &Arc<WebhookSpec>) -> ToDataPlane {
+        let key = self.secrets.value(&spec.secret);
+        ToDataPlane::Webhook(Arc::new(WebhookRoute { spec: spec.clone(), key }))
+    }
+
+    fn tell_data_planes(&self, message: &ToDataPlane) {
         for tx in self.data_planes.iter().filter_map(|(_, peer)| peer.tx.as_ref()) {
             // As above.
             let _ = tx.send(message.clone());

@@ -169,6 +169,8 @@ pub(crate) enum Visible {
     Removed(FunctionId),
     /// The secret has another value.
     Secret(SecretName),
+    /// There is no such secret any more.
+    SecretRemoved(SecretName),
 }
 
 /// What a caller wants changed.

@@ -2,9 +2,10 @@
 
 use fanfare_store::MemoryStore;
 use fanfare_types::limits;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use super::tests::world;
+use super::tests::{next_visible, world};
 use super::*;
 
 fn name(text: &str) -> SecretName {
@@ -37,6 +38,21 @@ async fn values_of_one_secret_follow_each_other_and_the_last_one_stays() {
     assert_eq!(world.registry.change(Change::DeleteSecret(name("db"))).await, Ok(Done::Deleted));
     assert_eq!(world.registry.change(Change::DeleteSecret(name("db"))).await, Err(RegistryError::NotFound));
     assert_eq!(world.registry.secret_reader().value(&name("db")), None);
+}
+
+#[tokio::test]
+async fn what_is_made_of_a_secret_is_told_also_where_nobody_waits_for_it() {
+    let mut world = world(Arc::new(MemoryStore::new())).await;
+    world.registry.set_secret(name("key"), value("one")).await.unwrap();
+    assert!(matches!(next_visible(&mut world).await, Visible::Secret(told) if told == name("key")));
+    // Asked, and gone.
+    let set = Change::SetSecret(name("key"), value("two"));
+    assert_eq!(world.registry.change(set).now_or_never(), None);
+    assert!(matches!(next_visible(&mut world).await, Visible::Secret(told) if told == name("key")));
+    assert_eq!(world.registry.secret_reader().value(&name("key")), Some(value("two")));
+    assert_eq!(world.registry.change(Change::DeleteSecret(name("key"))).now_or_never(), None);
+    assert!(matches!(next_visible(&mut world).await, Visible::SecretRemoved(told) if told == name("key")));
+    assert_eq!(world.registry.secret_reader().value(&name("key")), None);
 }
 
 /// A function of the fake runtime with these secrets: `{"A": {"secret": "db", "as": "env"}}`.

@@ -43,7 +43,7 @@ pub(super) fn number(done: &Result<Done, RegistryError>) -> u32 {
     }
 }
 
-async fn next_visible(world: &mut World) -> Visible {
+pub(super) async fn next_visible(world: &mut World) -> Visible {
     match tokio::time::timeout(PATIENCE, world.visible.recv()).await.unwrap().unwrap() {
         Input::Function(visible) => visible,
         other => panic!("{other:?}"),

@@ -372,6 +372,7 @@ impl Writer {
             }
             (Subject::Secret(name), Plan::RemoveSecret) => {
                 self.known.write().secrets.remove(name);
+                self.tell(Visible::SecretRemoved(name.clone())).await;
                 Done::Deleted
             }
             (Subject::Peer(kind, name), Plan::Number(id)) => {

@@ -84,6 +84,9 @@ async fn data_planes_are_told_each_webhook_with_the_secret_that_is_current() {
     set(api, "gh", json!({})).await;
     assert_eq!(key(&*told(&mut early).await), Some(&b"one"[..]));
     set_secret(api, "unused", "y").await;
+    let used_by =
+        async |name: &str| api.call("GET", &format!("/v1/secrets/{name}")).await.json()["used_by"].clone();
+    assert_eq!((used_by("key").await, used_by("unused").await), (json!(["webhook gh"]), json!([])));
     set_secret(api, "key", "two").await;
     assert_eq!(key(&*told(&mut early).await), Some(&b"two"[..]), "and nothing was told of the other");
     assert_eq!(api.call("DELETE", "/v1/secrets/key").await.status.as_u16(), 204);

@@ -19,8 +19,8 @@ const SHOWN_MAX: usize = 80;
 #[derive(Debug)]
 pub(crate) struct Webhooks {
     routes: RwLock<HashMap<FunctionName, Arc<WebhookRoute>>>,
-    /// Those that the present stream has named.
-    named: Mutex<HashSet<FunctionName>>,
+    /// Those that the present stream has named so far; `None` once it has named all.
+    named: Mutex<Option<HashSet<FunctionName>>>,
     /// Whether all have been heard of once.
     synced: watch::Sender<bool>,
 }
@@ -34,11 +34,13 @@ impl Default for Webhooks {
 impl Webhooks {
     /// A stream begins: all that there are will be named on it.
     pub(crate) fn begin(&self) {
-        self.named.lock().clear();
+        *self.named.lock() = Some(HashSet::new());
     }
 
     pub(crate) fn set(&self, route: Arc<WebhookRoute>) {
-        self.named.lock().insert(route.spec.name.clone());
+        if let Some(named) = &mut *self.named.lock() {
+            named.insert(route.spec.name.clone());
+        }
         self.routes.write().insert(route.spec.name.clone(), route);
     }
 
@@ -48,8 +50,9 @@ impl Webhooks {
 
     /// What was not named does not exist.
     pub(crate) fn synced(&self) {
-        let named = std::mem::take(&mut *self.named.lock());
-        self.routes.write().retain(|name, _| named.contains(name));
+        if let Some(named) = self.named.lock().take() {
+            self.routes.write().retain(|name, _| named.contains(name));
+        }
         self.synced.send_replace(true);
     }
 

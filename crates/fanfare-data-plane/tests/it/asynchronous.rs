@@ -52,7 +52,7 @@ impl Keeping {
     }
 
     /// Shuts it down; the log.
-    async fn stop(self) -> TempDir {
+    pub(crate) async fn stop(self) -> TempDir {
         self.rig.shutdown.cancel();
         crate::rig::within("the end of the data plane", self.rig.data_plane.stopped()).await;
         self.log

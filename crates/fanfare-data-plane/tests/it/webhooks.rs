@@ -1,11 +1,14 @@
 //! Webhooks: who is believed, what the function sees, and what comes once.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fanfare_types::{
     FunctionName, SecretName, SecretValue, ToDataPlane, WebhookRoute, WebhookScheme, WebhookSpec,
 };
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 
 use crate::asynchronous::{Keeping, ended, ids, list, result, send};
 use crate::rig::Control;
@@ -78,6 +81,73 @@ async fn a_signed_request_is_accepted_once_under_its_delivery_and_seen_as_it_cam
 }
 
 #[tokio::test]
+async fn a_token_is_neither_kept_nor_given_to_the_function() {
+    const CANARY: &str = "canary-4f1d+/7";
+    let mut keeping = Keeping::new().await;
+    let key = || Some(SecretValue::new(CANARY.as_bytes().to_vec()));
+    let later = WebhookRoute { key: key(), ..webhook("later", WebhookScheme::Token, false) };
+    let now = WebhookRoute { key: key(), ..webhook("now", WebhookScheme::Token, true) };
+    tell(&mut keeping.control, vec![later, now]).await;
+    let sandbox = Sandbox::new(keeping.rig.dir(), 1, echo);
+    keeping.control.grant(1, &sandbox.endpoint, 1, None);
+    let address = keeping.address();
+    let bearer = format!("Bearer {CANARY}");
+    let of_url = "?a=b&token=canary-4f1d%2B%2F7&c=%20";
+    let field = [("authorization", bearer.as_str())];
+    let both = [("?a=b&c=%20", "authorization: Bearer", &field[..]), (of_url, "token", &[])];
+    for (query, gone, fields) in both {
+        let accepted = send(address, "POST", &format!("/webhook/later/x{query}"), fields, BODY).await;
+        assert_eq!(accepted.status.as_u16(), 202, "{accepted:?}");
+        let id = accepted.headers["x-fanfare-invocation-id"].to_str().unwrap().to_owned();
+        assert_eq!(ended(address, &id).await["state"], "succeeded");
+        let kept = result(address, &id).await;
+        let answered = send(address, "POST", &format!("/webhook/now/x{query}"), fields, BODY).await;
+        for seen in [String::from_utf8_lossy(&kept.body).into_owned(), answered.text().to_owned()] {
+            assert!(seen.starts_with("POST /x?a=b&c=%20\n") && seen.ends_with(BODY), "{seen}");
+            assert!(!seen.contains("canary-4f1d") && !seen.contains(gone), "{seen}");
+        }
+    }
+    let log = keeping.stop().await;
+    let kept = contents(log.path());
+    let has = |what: &[u8]| kept.windows(what.len()).any(|window| window == what);
+    assert!(has(BODY.as_bytes()), "the call is in there");
+    assert!(!has(b"canary-4f1d"), "and the token is not");
+}
+
+/// What all files below a directory hold.
+fn contents(directory: &Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        all.extend(if path.is_dir() { contents(&path) } else { std::fs::read(&path).unwrap() });
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_replayed_stripe_webhook_is_no_other_call() {
+    let mut keeping = Keeping::new().await;
+    let pay = webhook("pay", WebhookScheme::Stripe, false);
+    let spec = WebhookSpec { tolerance: Duration::from_secs(86_400), ..(*pay.spec).clone() };
+    tell(&mut keeping.control, vec![WebhookRoute { spec: Arc::new(spec), ..pay }]).await;
+    let address = keeping.address();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut calls = Vec::new();
+    for (time, extra) in [(now, ""), (now, ",v1=00"), (now - 1, "")] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(KEY).unwrap();
+        mac.update(format!("{time}.{BODY}").as_bytes());
+        let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let field = format!("t={time}{extra},v1={hex}");
+        let fields = [("stripe-signature", field.as_str())];
+        let answer = send(address, "POST", "/webhook/pay", &fields, BODY).await;
+        assert_eq!(answer.status.as_u16(), 202, "{answer:?}");
+        calls.push(answer.headers["x-fanfare-invocation-id"].to_str().unwrap().to_owned());
+    }
+    assert_eq!(calls[0], calls[1], "the same signature");
+    assert_ne!(calls[0], calls[2], "a new attempt is signed anew");
+}
+
+#[tokio::test]
 async fn with_wait_the_sender_gets_the_functions_answer_and_nothing_is_kept() {
     let mut keeping = Keeping::new().await;
     let sandbox = Sandbox::new(keeping.rig.dir(), 1, echo);
@@ -127,6 +197,7 @@ async fn who_is_not_known_is_refused_with_a_reason_and_nothing_of_the_secret() {
         ("POST", "tok?token=x", &[], BODY, 401, "webhook-unverified"),
         ("POST", "keyless", &[SIGNATURE], BODY, 503, "unavailable"),
         ("POST", "lost", &[SIGNATURE], BODY, 404, "function-not-found"),
+        ("POST", "lost", &[SIGNATURE], "Hello, World?", 401, "webhook-unverified"),
         ("POST", "unknown", &[SIGNATURE], BODY, 404, "webhook-not-found"),
         ("GET", "gh", &[SIGNATURE], "", 405, "method-not-allowed"),
     ];
@@ -138,6 +209,9 @@ async fn who_is_not_known_is_refused_with_a_reason_and_nothing_of_the_secret() {
             "{method} {path}: {answer:?}"
         );
         assert!(!answer.text().contains("Everybody"), "{answer:?}");
+        let words = format!("{answer:?}");
+        let strangers = *status == 401 || *status == 503;
+        assert!(!strangers || (!words.contains("hello") && !words.contains("\"key\"")), "{words}");
     }
     let large = send(address, "POST", "/webhook/gh", &[SIGNATURE], vec![b'x'; 1_001]).await;
     assert_eq!((large.status.as_u16(), large.reason()), (413, "too-large"));

@@ -37,10 +37,19 @@ async fn set(context: &Context, args: &SecretSetArgs) -> Result<Exit, Failure> {
     match args.output.output {
         Output::Text | Output::Wide => {
             printer.stage(format_args!("Set {}, version {}", secret.name, secret.version));
-            if !secret.used_by.is_empty() {
+            // Names of functions hold no space.
+            let (functions, webhooks): (Vec<String>, Vec<String>) =
+                secret.used_by.iter().cloned().partition(|user| !user.contains(' '));
+            if !functions.is_empty() {
                 printer.note(format_args!(
                     "used by {}: its files there are replaced; variables are, in sandboxes that start from now on",
-                    secret.used_by.join(", ")
+                    functions.join(", ")
+                ));
+            }
+            if !webhooks.is_empty() {
+                printer.note(format_args!(
+                    "used by {}: whose senders are known by the new value from now on",
+                    webhooks.join(", ")
                 ));
             }
         }
@@ -69,7 +78,7 @@ async fn list(context: &Context, args: &SecretListArgs) -> Result<Exit, Failure>
                     secret.name.clone(),
                     secret.version.to_string(),
                     age(secret.updated_unix_ms),
-                    secret.used_by.join(" "),
+                    secret.used_by.join(", "),
                 ]
             };
             let rows: Vec<_> = secrets.iter().map(row).collect();
@@ -88,7 +97,7 @@ async fn describe(context: &Context, args: &SecretNameArgs) -> Result<Exit, Fail
             printer.out(format_args!("  version: {}", secret.version))?;
             printer.out(format_args!("  created: {}", age(secret.created_unix_ms)))?;
             printer.out(format_args!("  updated: {}", age(secret.updated_unix_ms)))?;
-            printer.out(format_args!("  used by: {}", secret.used_by.join(" ")))?;
+            printer.out(format_args!("  used by: {}", secret.used_by.join(", ")))?;
         }
         Output::Name => printer.out(&secret.name)?,
         Output::Url => {}
