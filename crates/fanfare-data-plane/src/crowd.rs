@@ -89,6 +89,12 @@ impl Member {
     pub(crate) async fn asked_to_leave(&self) {
         self.seat.leave.notified().await;
     }
+
+    /// Whether it has had no request since it was looked at last. One may have come between the word that it should
+    /// make way and the moment it heard that.
+    pub(crate) fn is_of_no_use(&self) -> bool {
+        self.seat.activity.done() == self.seat.seen.get()
+    }
 }
 
 impl Drop for Member {
@@ -129,6 +135,7 @@ mod tests {
         for leaves in [2, 3, 1] {
             assert!(crowd.make_room());
             members[leaves].asked_to_leave().await;
+            assert!(members[leaves].is_of_no_use());
         }
         assert!(!crowd.make_room(), "one that works stays");
         drop(under_way);
@@ -136,5 +143,20 @@ mod tests {
         members[0].asked_to_leave().await;
         drop(members);
         assert!(crowd.members.borrow().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_comes_before_its_connection_makes_way_is_seen() {
+        for is_over in [false, true] {
+            let crowd = Rc::new(Crowd::default());
+            let activity = Rc::new(Activity::default());
+            let member = crowd.join(activity.clone());
+            assert!(crowd.make_room());
+            let request = Some(activity.begin()).filter(|_| !is_over);
+            member.asked_to_leave().await;
+            assert!(!member.is_of_no_use(), "over: {is_over}");
+            drop(request);
+            assert!(!member.is_of_no_use(), "its answer may not be sent yet");
+        }
     }
 }

@@ -207,11 +207,19 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
     let idle_max = shared.options.header_read_timeout;
     let builder = builder(idle_max);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let leaves_at_once = async {
+        tokio::select! {
+            () = member.asked_to_leave() => member.is_of_no_use(),
+            () = leave(&draining, &activity, idle_max, &state, &shared) => false,
+        }
+    };
     let result = tokio::select! {
         biased;
         result = connection.as_mut() => result,
-        () = member.asked_to_leave() => return,
-        () = leave(&draining, &activity, idle_max, &state, &shared) => {
+        at_once = leaves_at_once => {
+            if at_once {
+                return;
+            }
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 result = connection.as_mut() => result,

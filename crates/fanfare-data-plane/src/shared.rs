@@ -147,7 +147,7 @@ impl<'a> Counted<'a> {
         (counter.fetch_add(1, Ordering::Relaxed) < limit).then_some(counted)
     }
 
-    /// Whatever the limit is: another one ends at once.
+    /// Whatever the limit is: another one ends at once, or with the request that it has begun meanwhile.
     pub(crate) fn in_place_of_another(counter: &'a AtomicUsize) -> Self {
         counter.fetch_add(1, Ordering::Relaxed);
         Counted(counter)
