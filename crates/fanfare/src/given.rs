@@ -77,16 +77,31 @@ impl FileFlag {
 }
 
 /// Puts the content of local files in the place of their names, which are relative to `directory`.
+///
+/// Who deploys may not be who wrote the settings: no name leads out of the directory, by itself or through links.
 pub(crate) fn read_files(table: &mut toml::Table, directory: &Path) -> Result<(), Failure> {
     let Some(toml::Value::Table(files)) = table.get_mut("files") else { return Ok(()) };
     for (_, file) in files.iter_mut() {
         if let toml::Value::String(local) = file {
-            let document = read(&directory.join(&*local))?;
+            let document = read_inside(directory, local)?;
             *file = toml::Value::try_from(document)
                 .map_err(|e| Failure::platform(format!("cannot write the settings of a file: {e}")))?;
         }
     }
     Ok(())
+}
+
+fn read_inside(directory: &Path, local: &str) -> Result<FileDocument, Failure> {
+    let end_of = |path: &Path| {
+        path.canonicalize().map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())))
+    };
+    let (root, end) = (end_of(directory)?, end_of(&directory.join(local))?);
+    if !end.starts_with(&root) {
+        let what = format!("[files] names {local}, which is outside {}", directory.display());
+        return Err(Failure::usage(what)
+            .next("put the file into the directory, or name it with --file PATH=LOCALFILE"));
+    }
+    read(&end)
 }
 
 fn read(path: &Path) -> Result<FileDocument, Failure> {
@@ -132,5 +147,37 @@ mod tests {
         std::fs::write(directory.path().join("large"), vec![0; FILE_BYTES_MAX + 1]).unwrap();
         let mut large: toml::Table = "[files]\na = \"large\"".parse().unwrap();
         assert!(read_files(&mut large, directory.path()).is_err());
+    }
+
+    #[test]
+    fn settings_read_no_file_outside_their_directory() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = above.path().join("code");
+        std::fs::create_dir_all(directory.join("conf")).unwrap();
+        let outside = above.path().join("outside");
+        std::fs::write(&outside, "canary").unwrap();
+        std::fs::write(directory.join("a.json"), "{}").unwrap();
+        let link = |name: &str, to: &Path| std::os::unix::fs::symlink(to, directory.join(name)).unwrap();
+        link("out", &outside);
+        link("up", Path::new(".."));
+        link("in", Path::new("conf/../a.json"));
+        let read = |local: &str| {
+            let mut table = toml::Table::new();
+            table.insert("files".into(), toml::Table::from_iter([("f".to_owned(), local.into())]).into());
+            read_files(&mut table, &directory).map(|()| table["files"]["f"]["text"].clone())
+        };
+        let inside = directory.join("a.json");
+        for good in ["a.json", "conf/../a.json", "in", inside.to_str().unwrap()] {
+            assert_eq!(read(good).unwrap().as_str(), Some("{}"), "{good}");
+        }
+        for bad in ["../outside", "conf/../../outside", "out", "up/outside", outside.to_str().unwrap()] {
+            let refused = read(bad).unwrap_err().to_string();
+            assert!(refused.contains("is outside") && !refused.contains("canary"), "{bad}: {refused}");
+        }
+        assert!(
+            FileFlag { path: "f".into(), local: outside.to_str().unwrap().into() }
+                .apply(&mut FunctionDocument::new("f", fanfare_api::HandlerDocument::Fake {}))
+                .is_ok()
+        );
     }
 }
