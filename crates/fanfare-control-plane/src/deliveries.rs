@@ -1,11 +1,12 @@
-//! Which nodes get which secrets: those of the revisions that they are told of, and of the sandboxes that they have.
+//! Which nodes get which secrets: those of the revisions that they are told of, and of the sandboxes that the engine
+//! knows to be on them.
 //!
 //! The engine knows nothing of values. Its orders pass here on their way out, and what a revision uses is sent after the
 //! word that tells the node of it, so that it is there before anything is to be done.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fanfare_types::{FunctionId, FunctionSpec, NodeHello, NodeId, RevisionId, SecretName, ToNode};
+use fanfare_types::{FunctionId, FunctionSpec, NodeId, RevisionId, SecretName, ToNode};
 
 use crate::registry::SecretReader;
 
@@ -68,23 +69,26 @@ impl Deliveries {
         }
     }
 
-    /// A node's stream begins; what it must hear for the sandboxes that it has.
-    pub(crate) fn connected(&mut self, node: NodeId, hello: &NodeHello) -> Vec<ToNode> {
-        self.told.remove(&node);
-        let revisions: BTreeSet<_> = hello.sandboxes.iter().map(|record| record.revision).collect();
-        revisions.into_iter().filter_map(|revision| self.tell(node, revision)).collect()
+    /// A node has sandboxes of these `revisions`; what it must hear for them that it has not heard on this stream.
+    pub(crate) fn found(&mut self, node: NodeId, revisions: &BTreeSet<RevisionId>) -> Vec<ToNode> {
+        let told = self.told.get(&node).cloned().unwrap_or_default();
+        revisions.difference(&told).filter_map(|revision| self.tell(node, *revision)).collect()
     }
 
-    /// A node is lost.
-    pub(crate) fn lost(&mut self, node: NodeId) {
+    /// A node's stream is at its end, or at its beginning.
+    pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.told.remove(&node);
     }
 
     /// A secret has another value; who must hear it.
     pub(crate) fn changed(&self, name: &SecretName) -> Vec<(NodeId, ToNode)> {
         let uses = |id: &&RevisionId| self.uses.get(*id).is_some_and(|names| names.contains(name));
-        let told = self.told.iter().flat_map(|(node, told)| told.iter().filter(uses).map(|id| (*node, *id)));
-        told.filter_map(|(node, id)| Some((node, self.values_of(id)?))).collect()
+        // Made once for each revision, however many nodes there are; clones share the values.
+        let revisions: BTreeSet<RevisionId> = self.told.values().flatten().filter(uses).copied().collect();
+        let messages = revisions.into_iter().filter_map(|id| Some((id, self.values_of(id)?)));
+        let messages: BTreeMap<RevisionId, ToNode> = messages.collect();
+        let told = self.told.iter().flat_map(|(node, told)| told.iter().map(|id| (*node, id)));
+        told.filter_map(|(node, id)| Some((node, messages.get(id)?.clone()))).collect()
     }
 
     fn tell(&mut self, node: NodeId, revision: RevisionId) -> Option<ToNode> {

@@ -189,7 +189,7 @@ impl EngineLoop {
                 tx.close();
             }
             self.lost.nodes.insert(node);
-            self.deliveries.lost(node);
+            self.deliveries.forget_node(node);
             self.step(Event::NodeLost(node));
         }
         for (data_plane, tx) in self.data_planes.expire(now) {
@@ -314,10 +314,13 @@ impl EngineLoop {
                     old.close();
                 }
                 self.logs.insert(node, hello.logs);
-                let secrets = self.deliveries.connected(node, &hello);
+                self.deliveries.forget_node(node);
+                let stated: Vec<_> = hello.sandboxes.iter().map(|record| record.sandbox).collect();
                 self.step(Event::NodeConnected { node, hello });
-                // After the welcome.
-                for message in secrets {
+                // After the welcome, and of what the engine agrees to: a node may state what it likes.
+                let here = stated.into_iter().filter_map(|sandbox| self.engine.revision_on(node, sandbox));
+                let here = here.collect();
+                for message in self.deliveries.found(node, &here) {
                     self.send_node(node, message);
                 }
             }

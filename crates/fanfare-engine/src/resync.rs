@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fanfare_types::{
     DataPlaneHello, DataPlaneId, ExitCause, FunctionId, GoneCause, NodeHello, NodeId, Reach, Resources,
-    SandboxId, SandboxRecord, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
+    RevisionId, SandboxId, SandboxRecord, Stages, StopMode, Timestamp, ToDataPlane, ToNode,
 };
 
 use crate::Command;
@@ -69,10 +69,11 @@ impl Engine {
         }
         let ids: Vec<SandboxId> = stated.keys().copied().collect();
         for (id, record) in stated {
-            if self.sandboxes.contains_key(&id) {
-                self.confirm(now, node, &record, out);
-            } else {
-                self.adopt(now, node, first, record, out);
+            match self.sandboxes.get(&id).map(|sandbox| sandbox.node) {
+                Some(its) if its == node => self.confirm(now, node, &record, out),
+                // It was ordered from another node, and is that one's to speak of.
+                Some(_) => self.tell_node(node, ToNode::Stop { sandbox: id, mode: StopMode::Kill }, out),
+                None => self.adopt(now, node, first, record, out),
             }
         }
         if self.awaited_data_planes.is_empty() {
@@ -102,6 +103,12 @@ impl Engine {
         {
             self.tell_revision(node, revision, &spec, out);
         }
+    }
+
+    /// Of which revision a sandbox is, if this side knows it to be on that node.
+    #[must_use]
+    pub fn revision_on(&self, node: NodeId, sandbox: SandboxId) -> Option<RevisionId> {
+        self.sandboxes.get(&sandbox).filter(|known| known.node == node).map(|known| known.revision)
     }
 
     /// A node was silent for too long: everything on it is gone.

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use fanfare_control_plane::{ControlPlane, ControlPlaneError};
 use fanfare_store::{MemoryStore, RedbStore, Scan, Store};
 use fanfare_types::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
-use fanfare_types::{FunctionId, RevisionId, SandboxRecord, ToDataPlane, ToNode};
+use fanfare_types::{FunctionId, RevisionId, SandboxId, SandboxRecord, ToDataPlane, ToNode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -268,14 +268,20 @@ async fn nodes_are_told_what_their_revisions_use_and_nothing_else() {
     let record = |revision| SandboxRecord { sandbox, revision, endpoint: Some("unix:/run/s".into()) };
     let mut again = node(&dialer, node_hello("n1", 1, vec![record(uses)])).await;
     assert_eq!(again.until(values).await, (uses, pair("1")));
-    let mut other = node(&dialer, node_hello("n2", 1, vec![])).await;
+    // Nor is one that only states that it has some: another node's, and one that nobody has ordered.
+    let never =
+        SandboxRecord { sandbox: SandboxId::new(sandbox.epoch(), u64::from(u32::MAX)), ..record(uses) };
+    let mut other = node(&dialer, node_hello("n2", 1, vec![record(uses), never])).await;
     // Whatever changes goes to those who use it.
     set(&world, "c", "2").await;
     set(&world, "a", "2").await;
     // What it was told may be said again meanwhile: the engine may have told it of the revision anew.
     while again.until(values).await != (uses, pair("2")) {}
     world.stop().await;
+    let mut stopped = 0;
     while let Some(message) = other.next().await {
         assert_eq!(values(&message), None);
+        stopped += usize::from(matches!(message, ToNode::Stop { .. }));
     }
+    assert_eq!(stopped, 2, "neither is its own");
 }
