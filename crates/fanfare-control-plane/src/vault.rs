@@ -16,7 +16,7 @@ use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use fanfare_store::{Entry, Store};
 use fanfare_types::{SecretName, SecretValue};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use zeroize::Zeroizing;
 
 use crate::ControlPlaneError;
@@ -42,6 +42,8 @@ pub(crate) struct Vault {
     path: Arc<Path>,
     /// `None` before there is a key.
     cipher: Arc<RwLock<Option<XChaCha20Poly1305>>>,
+    /// Held while one is made.
+    making: Arc<Mutex<()>>,
 }
 
 impl std::fmt::Debug for Vault {
@@ -91,7 +93,8 @@ pub enum KeyError {
 }
 
 impl Vault {
-    /// Reads the key and opens with it every secret that the store holds. Writes nothing.
+    /// Reads the key and opens with it every secret that the store holds. Writes nothing; what an interrupted making of
+    /// a key has left beside it is removed.
     pub(crate) async fn open(path: PathBuf, store: &dyn Store) -> Result<Vault, ControlPlaneError> {
         let at = path.clone();
         let fail = move |why| ControlPlaneError::SecretsKey { path: at.clone(), why };
@@ -100,7 +103,8 @@ impl Vault {
         let key = key.map_err(|e| fail(KeyError::Io { what: "reading it", source: io::Error::other(e) }))?;
         let key = key.map_err(&fail)?;
         let cipher = key.as_deref().map(cipher);
-        let vault = Vault { path: file.into(), cipher: Arc::new(RwLock::new(cipher)) };
+        let (cipher, making) = (Arc::new(RwLock::new(cipher)), Arc::default());
+        let vault = Vault { path: file.into(), cipher, making };
         let kept = secrets_kept(store).await?;
         if key.is_none() && !kept.is_empty() {
             return Err(fail(KeyError::Missing { secrets: kept.len() }));
@@ -110,18 +114,23 @@ impl Vault {
                 return Err(fail(KeyError::Wrong { name: name.to_string() }));
             }
         }
+        let unfinished = unfinished(&vault.path);
+        // It may hold the key, and stays as well kept as that one: no reason not to start.
+        if let Err(error) = tokio::task::spawn_blocking(move || remove(&unfinished)).await.unwrap_or(Ok(())) {
+            tracing::warn!(%error, path = %vault.path.display(), "what an interrupted making of a key has left stays");
+        }
         Ok(vault)
     }
 
     /// Makes the key if there is none yet. Blocks for a write to the disk then.
     pub(crate) fn ensure_key(&self) -> Result<(), String> {
-        // Held meanwhile: one key is made, however many ask.
-        let mut cipher_of = self.cipher.write();
-        if cipher_of.is_none() {
+        // One key is made, however many ask; meanwhile whoever seals or opens hears that there is none.
+        let _making = self.making.lock();
+        if self.cipher.read().is_none() {
             let key = make_key(&self.path)
                 .map_err(|e| format!("the key of secrets, {}: {e}", self.path.display()))?;
-            tracing::info!(path = %self.path.display(), "made the key that secrets are sealed with; keep a copy where the store's copies are not");
-            *cipher_of = Some(cipher(&key));
+            tracing::info!(path = %self.path.display(), "secrets are sealed with this key from now on; keep a copy where the store's copies are not");
+            *self.cipher.write() = Some(cipher(&key));
         }
         Ok(())
     }
@@ -210,7 +219,25 @@ fn read_key(path: &Path) -> Result<Option<Key>, KeyError> {
     Ok(Some(key))
 }
 
-/// Makes a file with a new key, whole or not at all, and never over another one.
+/// Where a key is written before it is in its place.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut making = path.to_owned();
+    making.as_mut_os_string().push(".new");
+    making
+}
+
+/// Removes what a crash has left, which is no key of anything that is not in its place too.
+fn remove(unfinished: &Path) -> Result<(), KeyError> {
+    match fs::remove_file(unfinished) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(KeyError::Io { what: "removing an unfinished one", source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file with a new key, whole or not at all, and never over another one: a key that is there already, from
+/// whomever or from an attempt that failed after it was in its place, is the key.
 fn make_key(path: &Path) -> Result<Key, KeyError> {
     let fail = |what| move |source| KeyError::Io { what, source };
     let mut key = Key::default();
@@ -222,14 +249,8 @@ fn make_key(path: &Path) -> Result<Key, KeyError> {
         }
     }
     digits.push('\n');
-    let mut making = path.to_owned();
-    making.as_mut_os_string().push(".new");
-    // What a crash has left is no key of anything.
-    if let Err(error) = fs::remove_file(&making)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(fail("removing an unfinished one")(error));
-    }
+    let making = unfinished(path);
+    remove(&making)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -237,7 +258,13 @@ fn make_key(path: &Path) -> Result<Key, KeyError> {
         .open(&making)
         .map_err(fail("making it"))?;
     file.write_all(digits.as_bytes()).and_then(|()| file.sync_all()).map_err(fail("writing it"))?;
-    fs::hard_link(&making, path).map_err(fail("making it"))?;
+    match fs::hard_link(&making, path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let there = read_key(path)?;
+            key = there.ok_or_else(|| fail("reading it")(io::ErrorKind::NotFound.into()))?;
+        }
+        other => other.map_err(fail("making it"))?,
+    }
     fs::remove_file(&making).map_err(fail("finishing it"))?;
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(fail("making it last"))?;
@@ -307,8 +334,35 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), made);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         // A key that came there meanwhile is not overwritten.
-        assert!(make_key(&path).is_err());
+        assert_eq!(make_key(&path).unwrap(), read_key(&path).unwrap().unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), made);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_was_made_but_for_its_end_is_the_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, left) = (dir.path().join("secrets.key"), dir.path().join("secrets.key.new"));
+        let store = MemoryStore::new();
+        let vault = Vault::open(path.clone(), &store).await.unwrap();
+        // An attempt fails with the key in its place already.
+        let half_made = |digits: &str| {
+            fs::write(&path, digits).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::write(&left, digits).unwrap();
+        };
+        half_made("no key");
+        assert!(vault.ensure_key().unwrap_err().contains("it is no key"));
+        half_made(&"a5".repeat(32));
+        vault.ensure_key().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a5".repeat(32));
+        assert!(!left.exists());
+        let value = SecretValue::new(b"v".to_vec());
+        let sealed = vault.seal(&name("db"), 1, &value).unwrap();
+        // A crash there leaves the same; a start removes it.
+        half_made(&"a5".repeat(32));
+        let reopened = Vault::open(path.clone(), &store).await.unwrap();
+        assert!(!left.exists());
+        assert_eq!(reopened.unseal(&name("db"), 1, &sealed), Some(value));
     }
 
     #[test]
