@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use zeroize::Zeroizing;
 
 use crate::shared::Counted;
 
@@ -229,16 +230,19 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
         .map_err(|_| invalid(path, "has no private key in PEM form (PKCS#8, PKCS#1 or SEC1, not encrypted)"))
 }
 
-/// The file's bytes, if its mode is `fit`.
-fn read(path: &Path, fit: impl FnOnce(u32) -> Result<(), TlsError>) -> Result<Vec<u8>, TlsError> {
+/// The file's bytes, if its mode is `fit`. They may be a key's, and are wiped at their end.
+fn read(path: &Path, fit: impl FnOnce(u32) -> Result<(), TlsError>) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     let failed = |error| TlsError::Read { path: path.to_owned(), error };
     // Opened for what it is before it is read: a pipe would block.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(invalid(path, "is no regular file"));
     }
     let file = File::open(path).map_err(failed)?;
-    fit(file.metadata().map_err(failed)?.mode())?;
-    let mut bytes = Vec::new();
+    let found = file.metadata().map_err(failed)?;
+    fit(found.mode())?;
+    // Room for all of it: bytes that grow leave copies behind.
+    let room = usize::try_from(found.len().min(FILE_BYTES_MAX)).unwrap_or_default() + 1;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(invalid(path, &format!("has more than {FILE_BYTES_MAX} bytes")));

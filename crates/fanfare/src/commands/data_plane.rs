@@ -1,9 +1,11 @@
 //! `fanfare data-plane`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use fanfare_data_plane::{DataPlane, Handle, Inheritance, Options, Sockets};
 use fanfare_link::Dialer;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{DataPlaneArgs, log_directory};
@@ -38,6 +40,8 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
     let shutdown = CancellationToken::new();
     let handle = DataPlane::start_on(sockets, options, dialer, shutdown.clone())
         .map_err(|e| roles::data_plane_failure(&e))?;
+    let handle = Arc::new(handle);
+    let mut reloading = JoinSet::new();
     printer.out(format_args!("http://{}", handle.address()))?;
     if with_tls {
         printer.out(format_args!("https://{}", handle.address()))?;
@@ -49,7 +53,16 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
                 let ended = Failure::platform("the data plane has ended");
                 return if handle.handed_over() { Ok(Exit::Ok) } else { Err(ended) };
             }
-            () = hangup.next() => reload(&handle),
+            () = hangup.next(), if reloading.is_empty() => {
+                let handle = handle.clone();
+                // The files may be on a disk that takes its time.
+                reloading.spawn_blocking(move || reload(&handle));
+            }
+            Some(ended) = reloading.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "the certificate cannot be read again; clients are shown the old one");
+                }
+            }
             () = signals.next() => break,
         }
     }
