@@ -119,7 +119,7 @@ impl Build {
             Outputs::open(log, self.uid).map_err(|e| node_failure("pipes", e))?;
         let mut spec = base_spec(name, self.uid);
         spec.argv = std::mem::take(&mut self.argv);
-        spec.env = std::mem::take(&mut self.env);
+        spec.env = std::mem::take(&mut self.env).into();
         spec.cwd = self.cwd.to_owned();
         spec.tmp_bytes = TMP_BYTES;
         spec.binds = std::mem::take(&mut self.binds);

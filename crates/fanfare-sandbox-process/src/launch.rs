@@ -9,6 +9,7 @@ use std::time::Instant;
 use fanfare_types::{Sizing, StartFailure, StartFailureKind};
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
+use zeroize::Zeroizing;
 
 use crate::body::{Body, Forked};
 use crate::cgroup::Cgroup;
@@ -96,7 +97,7 @@ pub(crate) fn base_spec(name: &str, uid: Option<u32>) -> SpawnSpec {
         name: name.to_owned(),
         uid,
         argv: Vec::new(),
-        env: Vec::new(),
+        env: Zeroizing::default(),
         cwd: FUNCTION_DIR.to_owned(),
         fds: Vec::new(),
         cgroup: CgroupJoin::None,
@@ -144,7 +145,7 @@ async fn spawn(launch: Launch<'_>, slot: &mut Option<Body>) -> Result<Cloned, St
     let secrets = shared.place_given(&link, revision).await?;
     let mut spec = base_spec(name, revision.uid);
     spec.argv = prepared.argv.clone();
-    spec.env = prepared.env(Some(name), &secrets)?;
+    spec.env = prepared.env(Some(name), &secrets)?.into();
     spec.binds = prepared.binds.clone();
     spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;
     spec.data_bytes = data_bytes(shared, &revision.spec.sizing);

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use zeroize::Zeroize;
 
 /// Proof that this process has one thread, so that a copy of it may go on running Rust code: no lock can be held by
 /// a thread that the copy lacks.
@@ -77,6 +78,15 @@ impl Exec {
         }
         let strings: Result<Vec<_>, _> = argv.iter().chain(env).map(|s| CString::new(s.as_str())).collect();
         Ok(Exec { strings: strings.map_err(io::Error::other)?, argc: argv.len() })
+    }
+}
+
+/// The environment may hold secrets, and later copies of this process have its memory.
+impl Drop for Exec {
+    fn drop(&mut self) {
+        for string in self.strings.drain(..) {
+            string.into_bytes_with_nul().zeroize();
+        }
     }
 }
 

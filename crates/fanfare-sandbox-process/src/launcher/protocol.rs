@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::fdmsg;
 
@@ -75,8 +76,8 @@ pub(crate) struct SpawnSpec {
     pub(crate) uid: Option<u32>,
     /// Program (a path inside the sandbox) and arguments.
     pub(crate) argv: Vec<String>,
-    /// Environment as `NAME=value`, complete.
-    pub(crate) env: Vec<String>,
+    /// Environment as `NAME=value`, complete. It may hold secrets: what is cloned from the launcher has its memory.
+    pub(crate) env: Zeroizing<Vec<String>>,
     /// Working directory inside.
     pub(crate) cwd: String,
     /// Numbers under which the program gets the descriptors that follow stdout and stderr.

@@ -117,7 +117,7 @@ async fn import(
     let mut spec = base_spec(&parts.name, revision.uid);
     spec.argv = prepared.argv.clone();
     spec.argv.push("zygote".into());
-    spec.env = prepared.env(None, secrets)?;
+    spec.env = prepared.env(None, secrets)?.into();
     spec.env.push(format!("FANFARE_PRIVATE_DIRS={}", PRIVATE_DIRS.join(" ")));
     spec.binds = prepared.binds.clone();
     spec.tmp_bytes = revision.spec.sizing.tmp_limit_bytes;
