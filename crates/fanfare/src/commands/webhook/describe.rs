@@ -48,9 +48,14 @@ fn print(context: &Context, status: &WebhookStatusDocument, url: &str) -> Result
     Ok(())
 }
 
-/// A command that signs, for a shell with curl and openssl.
+/// A command that signs, for a shell with curl and Python. The secret is on no command line, which every user of the
+/// machine could read; openssl would take it nowhere else.
 fn example(verify: VerifyName, url: &str) -> String {
-    let hmac = "openssl dgst -sha256 -hmac \"$SECRET\" -r | cut -d' ' -f1";
+    let signer = |key: &str, digest: &str| {
+        let read = format!("import base64, hmac, os, sys; key = os.environb[b\"SECRET\"]{key}");
+        format!("SECRET=$SECRET python3 -c '{read}; print({digest})'")
+    };
+    let hmac = signer("", "hmac.new(key, sys.stdin.buffer.read(), \"sha256\").hexdigest()");
     match verify {
         VerifyName::Github => format!(
             "body='{{\"name\": \"Ada\"}}'\n\
@@ -62,12 +67,17 @@ fn example(verify: VerifyName, url: &str) -> String {
         ),
         VerifyName::Standard => format!(
             "body='{{\"name\": \"Ada\"}}' id=msg_1 t=$(date +%s)\n\
-             key=$(printf %s \"${{SECRET#whsec_}}\" | base64 -d | od -An -v -tx1 | tr -d ' \\n')\n\
-             sig=$(printf %s \"$id.$t.$body\" | openssl dgst -sha256 -mac HMAC -macopt hexkey:$key -binary | base64)\n\
-             curl {url} -d \"$body\" -H \"webhook-id: $id\" -H \"webhook-timestamp: $t\" -H \"webhook-signature: v1,$sig\""
+             sig=$(printf %s \"$id.$t.$body\" | {})\n\
+             curl {url} -d \"$body\" -H \"webhook-id: $id\" -H \"webhook-timestamp: $t\" -H \"webhook-signature: v1,$sig\"",
+            signer(
+                ".decode().removeprefix(\"whsec_\")",
+                "base64.b64encode(hmac.digest(base64.b64decode(key), sys.stdin.buffer.read(), \"sha256\")).decode()"
+            )
         ),
         VerifyName::Token => {
-            format!("curl {url} -d '{{\"name\": \"Ada\"}}' -H \"Authorization: Bearer $SECRET\"")
+            format!(
+                "printf 'Authorization: Bearer %s' \"$SECRET\" | curl {url} -d '{{\"name\": \"Ada\"}}' -H @-"
+            )
         }
     }
 }
