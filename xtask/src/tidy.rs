@@ -14,6 +14,7 @@ const PURE: &[&str] = &[
     "fanfare-dispatch",
     "fanfare-async",
     "fanfare-schedule",
+    "fanfare-trace",
 ];
 const NOT_IN_PURE: &[&str] =
     &["tokio", "hyper", "mio", "socket2", "rustix", "getrandom", "tonic", "axum", "redb"];
