@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fanfare_link::{BlobError, BlobReader, Hub, Link, LogRecord, Message, Receiver};
+use fanfare_types::limits::PEER_NAME_BYTES_MAX;
 use fanfare_types::{
     CodeDigest, DataPlaneHello, DataPlaneId, Epoch, FromDataPlane, FromNode, NodeHello, NodeId, ToDataPlane,
-    ToNode,
+    ToNode, is_peer_name,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -15,9 +16,7 @@ use tokio::sync::mpsc;
 use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::input::Input;
-use crate::limits::{
-    HELLO_TIMEOUT, PEER_ADDRESS_BYTES_MAX, PEER_NAME_BYTES_MAX, RUNTIME_NAME_BYTES_MAX, RUNTIMES_MAX,
-};
+use crate::limits::{HELLO_TIMEOUT, PEER_ADDRESS_BYTES_MAX, RUNTIME_NAME_BYTES_MAX, RUNTIMES_MAX};
 use crate::liveness::Pulse;
 use crate::registry::{PeerKind, Registry};
 use crate::transfers::Transfers;
@@ -83,7 +82,7 @@ impl ControlHub {
         let Some(id) = self.admit(PeerKind::Node, name, *epoch_seen).await else { return };
         let (node, stream) = (NodeId(id), self.streams.fetch_add(1, Ordering::Relaxed));
         tx.set_epoch(self.epoch);
-        let pulse = Arc::new(Pulse::default());
+        let pulse = Arc::new(Pulse::new(rx.is_in_process()));
         let connected = Input::NodeConnected { node, hello, stream, tx, pulse: pulse.clone() };
         let mut open = self.pass(connected, &pulse).await;
         let mut next = Some(rest);
@@ -101,7 +100,8 @@ impl ControlHub {
             next = rx.recv().await.map(|batch| batch.messages);
         }
         drop(rx);
-        // No word of the peer's: its pulse stays. An error means that the control plane is stopping.
+        pulse.end(self.clock.now());
+        // An error means that the control plane is stopping.
         let _ = self.engine.send(Input::NodeClosed { node, stream }).await;
     }
 
@@ -120,7 +120,7 @@ impl ControlHub {
         let Some(id) = self.admit(PeerKind::DataPlane, name, *epoch_seen).await else { return };
         let (data_plane, stream) = (DataPlaneId(id), self.streams.fetch_add(1, Ordering::Relaxed));
         tx.set_epoch(self.epoch);
-        let pulse = Arc::new(Pulse::default());
+        let pulse = Arc::new(Pulse::new(rx.is_in_process()));
         let connected = Input::DataPlaneConnected { data_plane, hello, stream, tx, pulse: pulse.clone() };
         let mut open = self.pass(connected, &pulse).await;
         let mut next = Some(rest);
@@ -141,13 +141,14 @@ impl ControlHub {
             next = rx.recv().await.map(|batch| batch.messages);
         }
         drop(rx);
-        // No word of the peer's: its pulse stays. An error means that the control plane is stopping.
+        pulse.end(self.clock.now());
+        // An error means that the control plane is stopping.
         let _ = self.engine.send(Input::DataPlaneClosed { data_plane, stream }).await;
     }
 
     /// The peer's number; `None` when it may not connect, and the log says why.
     async fn admit(&self, kind: PeerKind, name: &Arc<str>, epoch_seen: Epoch) -> Option<u32> {
-        if !is_name(name) {
+        if !is_peer_name(name) {
             tracing::warn!(
                 ?kind,
                 ?name,
@@ -197,9 +198,4 @@ async fn first_batch<M: Message>(rx: &mut Receiver<M>) -> Option<(M, Vec<M>)> {
     };
     let mut messages = batch?.messages.into_iter();
     Some((messages.next()?, messages.collect()))
-}
-
-fn is_name(name: &str) -> bool {
-    (1..=PEER_NAME_BYTES_MAX).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'))
 }

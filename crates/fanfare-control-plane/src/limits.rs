@@ -6,8 +6,6 @@ use std::time::Duration;
 pub(crate) const NODES_MAX: usize = 20_000;
 /// Names of data planes ever seen.
 pub(crate) const DATA_PLANES_MAX: usize = 1_000;
-/// Bytes of a node's or a data plane's name.
-pub(crate) const PEER_NAME_BYTES_MAX: usize = 253;
 /// Bytes of a data plane's address: a name, a colon and a port.
 pub(crate) const PEER_ADDRESS_BYTES_MAX: usize = 253 + 6;
 /// Runtimes of one node.

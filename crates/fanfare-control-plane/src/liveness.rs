@@ -23,21 +23,40 @@ pub(crate) struct Peers<Id, Tx> {
 /// When a stream last brought something, as the task that reads it knows. A busy engine must not take its own backlog
 /// for a peer's silence.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse(AtomicU64);
+pub(crate) struct Pulse {
+    last: AtomicU64,
+    /// The peer is a part of this process: it lives as long as its stream is open, however late it comes to speak on a
+    /// machine that has no time for it.
+    in_process: bool,
+}
 
 impl Pulse {
+    pub(crate) fn new(in_process: bool) -> Self {
+        let last = if in_process { u64::MAX } else { 0 };
+        Pulse { last: AtomicU64::new(last), in_process }
+    }
+
     /// Something arrived and waits for its turn: until [`Pulse::beat`] the peer cannot be called silent.
     pub(crate) fn hold(&self) {
-        self.0.store(u64::MAX, Ordering::Relaxed);
+        self.last.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// What arrived was handed over, and the stream is listened to again.
     pub(crate) fn beat(&self, now: Timestamp) {
-        self.0.store(now.as_nanos(), Ordering::Relaxed);
+        if !self.in_process {
+            self.last.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// The stream has ended, which is no word of the peer's; one that needed to say none is silent from now on.
+    pub(crate) fn end(&self, now: Timestamp) {
+        if self.in_process {
+            self.last.store(now.as_nanos(), Ordering::Relaxed);
+        }
     }
 
     fn last(&self) -> Timestamp {
-        Timestamp::from_nanos(self.0.load(Ordering::Relaxed))
+        Timestamp::from_nanos(self.last.load(Ordering::Relaxed))
     }
 }
 
@@ -248,6 +267,20 @@ mod tests {
         pulse.beat(at(5_500));
         assert_eq!(peers.expire(at(6_499)), []);
         assert_eq!(peers.expire(at(6_500)), [(1, Some("s1"))]);
+    }
+
+    #[test]
+    fn a_part_of_this_process_is_lost_only_when_its_stream_ends() {
+        let mut peers = peers();
+        let pulse = Arc::new(Pulse::new(true));
+        peers.connect(at(0), 1, named(7), 1, ("s1", pulse.clone())).unwrap();
+        pulse.hold();
+        pulse.beat(at(10));
+        assert_eq!(peers.expire(at(60_000)), [], "it had no time to say that it lives");
+        pulse.end(at(60_100));
+        assert!(peers.closed(1, 1));
+        assert_eq!(peers.expire(at(61_099)), []);
+        assert_eq!(peers.expire(at(61_100)), [(1, None)]);
     }
 
     #[test]

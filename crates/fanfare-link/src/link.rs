@@ -153,6 +153,12 @@ impl<M: Message> Source<M> {
 }
 
 impl<M: Message> Receiver<M> {
+    /// Whether the peer is a part of this process.
+    #[must_use]
+    pub fn is_in_process(&self) -> bool {
+        matches!(self.source, Source::Queue(_))
+    }
+
     pub(crate) fn new(source: Source<M>, gate: Option<EpochGate>, closed: CancellationToken) -> Self {
         Receiver { source, gate, last_seq: 0, closed }
     }

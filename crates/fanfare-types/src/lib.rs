@@ -10,6 +10,7 @@ mod human;
 mod id;
 pub mod limits;
 mod message;
+mod peer_name;
 mod reason;
 mod request;
 mod resources;
@@ -31,6 +32,7 @@ pub use message::{
     Condemned, DataPlaneHello, FromDataPlane, FromNode, FunctionLoad, GoneCause, HeldLease, LogSelect,
     NodeHello, RequestFailures, SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
 };
+pub use peer_name::{is_peer_name, peer_name_of};
 pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
 pub use request::{RequestEnd, RequestRecord, SlotRecord, SlotWhy};
 pub use resources::Resources;

@@ -133,9 +133,12 @@ pub const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
 pub const LINK_BATCH_MESSAGES_MAX: usize = 1_024;
 /// Bytes of one batch on the wire.
 pub const LINK_BATCH_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a node's or a data plane's name.
+pub const PEER_NAME_BYTES_MAX: usize = 253;
 /// How often a data plane or a node says that it lives when it has nothing else to say.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
-/// Silence after which a data plane or a node counts as lost. A broken stream counts as silence from then on.
+/// Silence after which a data plane or a node counts as lost. A broken stream counts as silence from then on. Parts of
+/// one process are not asked to say that they live: there only the end of a stream counts.
 pub const LIVENESS_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// How often a data plane reports the load of its active functions.
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use fanfare_sandbox::Runtime;
 use fanfare_sandbox::fake::{FakeListener, FakeOptions, FakeRuntime};
 use fanfare_sandbox_process::{Isolation, ProcessOptions, ProcessRuntime};
 use fanfare_store::{RedbStore, Store, StoreError};
-use fanfare_types::Resources;
+use fanfare_types::{Resources, peer_name_of};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::Failure;
@@ -186,9 +186,9 @@ fn fake_listener() -> Result<Arc<FakeListener>, Failure> {
         .map_err(|e| Failure::platform(format!("cannot listen on loopback for fake sandboxes: {e}")))
 }
 
-/// This machine's name.
+/// What a role on this machine is called unless told otherwise.
 pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    peer_name_of(&rustix::system::uname().nodename().to_string_lossy())
 }
 
 /// What this machine offers unless told otherwise: its CPUs, and three quarters of its memory.

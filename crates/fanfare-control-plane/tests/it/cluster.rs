@@ -82,14 +82,46 @@ async fn a_waiting_request_gets_a_sandbox_in_one_process() {
 #[tokio::test]
 async fn a_waiting_request_gets_a_sandbox_over_the_network() {
     let world = World::new().await;
-    let dialer = Dialer::grpc(&format!("http://{}", world.handle().link_address().unwrap())).unwrap();
+    let dialer = remote(&world);
     cold_start(world, dialer).await;
+}
+
+fn remote(world: &World) -> Dialer {
+    Dialer::grpc(&format!("http://{}", world.handle().link_address().unwrap())).unwrap()
+}
+
+/// A machine so busy that no part of `fanfare up` gets to say that it lives must not take its own parts for lost: that
+/// would kill what its requests run in.
+#[tokio::test]
+async fn a_silent_part_of_the_same_process_is_not_lost_before_its_stream_ends() {
+    let world = World::new().await;
+    let dialer = world.dialer();
+    let mut node = node(&dialer, node_hello("n", 7, vec![])).await;
+    node.until(|message| matches!(message, ToNode::Welcome { .. }).then_some(())).await;
+    node.hang();
+    let mut beyond = self::node(&remote(&world), node_hello("m", 7, vec![])).await;
+    beyond.until(|message| matches!(message, ToNode::Welcome { .. }).then_some(())).await;
+    beyond.hang();
+    while beyond.next().await.is_some() {}
+    let connected = async || {
+        let nodes = world.api.call("GET", "/v1/nodes").await.json();
+        let nodes = nodes["nodes"].as_array().unwrap().clone();
+        nodes.into_iter().map(|n| (n["name"].clone(), n["connected"] == json!(true))).collect::<Vec<_>>()
+    };
+    assert_eq!(connected().await, [(json!("m"), false), (json!("n"), true)]);
+    drop(node);
+    let begun = Instant::now();
+    while connected().await.iter().any(|(_, connected)| *connected) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "a stream that has ended is a loss");
+        tokio::task::yield_now().await;
+    }
+    world.stop().await;
 }
 
 #[tokio::test]
 async fn a_node_that_hangs_is_lost_and_one_that_reconnects_is_not() {
     let world = World::new().await;
-    let dialer = world.dialer();
+    let dialer = remote(&world);
     let id = function(&world, "hello").await;
     let mut first = node(&dialer, node_hello("n", 7, vec![])).await;
     let mut data_plane = data_plane(&dialer, "d", 1).await;

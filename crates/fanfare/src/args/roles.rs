@@ -8,7 +8,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args as ClapArgs};
 use fanfare_policy::Placement;
 use fanfare_sandbox::fake::FakeOptions;
-use fanfare_types::{Resources, limits};
+use fanfare_types::limits::PEER_NAME_BYTES_MAX;
+use fanfare_types::{Resources, is_peer_name, limits};
 
 use crate::args::{AsyncKeepArgs, DirigentArgs, ReportOutputArgs, TlsArgs, whole};
 use crate::exit::Failure;
@@ -220,8 +221,15 @@ pub(crate) struct JoinArgs {
     #[arg(long, env = "FANFARE_CONTROL_PLANE", default_value = "http://127.0.0.1:9090", value_name = "URL")]
     pub(crate) control_plane: String,
     /// Its name, the same after a restart [default: this machine's].
-    #[arg(long)]
+    #[arg(long, value_parser = peer_name)]
     pub(crate) name: Option<String>,
+}
+
+fn peer_name(text: &str) -> Result<String, String> {
+    match is_peer_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("give 1 to {PEER_NAME_BYTES_MAX} of a-z A-Z 0-9 . _ : -")),
+    }
 }
 
 /// Where things are kept that outlive a restart.

@@ -85,7 +85,7 @@ async fn emulated_nodes_are_there_when_up_says_so() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_what_can() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["invoke", "x", "--async", "--wait"], "tip: `fanfare async result ID --wait 30s`"),
         (&["invoke", "x", "--async", "--wait", "3s"], "tip: `fanfare async result ID --wait 30s`"),
         (&["doctor", "-o", "name"], "possible values: text, wide, json, yaml"),
@@ -96,6 +96,8 @@ async fn what_cannot_be_is_refused_with_what_can() {
         (&["node", "--create-delay", "1ms"], "--emulate"),
         (&["node", "--emulate", "2", "--failure-rate", "1.5"], "0 to 1"),
         (&["up", "--placement", "magic"], "power-of-two"),
+        (&["node", "--name", "a node"], "1 to 253 of a-z A-Z 0-9 . _ : -"),
+        (&["data-plane", "--name", ""], "1 to 253 of a-z A-Z 0-9 . _ : -"),
         (&["deploy", "--runtime", "fake"], "--name"),
     ];
     for (args, named) in cases {
