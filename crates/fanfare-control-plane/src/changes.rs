@@ -59,7 +59,7 @@ fn of_node(node: fanfare_types::NodeId, message: &FromNode) {
 pub(crate) fn ordered(command: &Command) {
     if let Command::Node { node, message } = command {
         match message {
-            ToNode::Create { sandbox, revision } => {
+            ToNode::Create { sandbox, revision, .. } => {
                 tracing::debug!(%sandbox, %revision, %node, "sandbox ordered");
             }
             ToNode::Stop { sandbox, mode } => {
@@ -112,7 +112,7 @@ mod tests {
             |message| Event::FromDataPlane { data_plane: DataPlaneId(5), message, received: Timestamp::ZERO };
         tracing::subscriber::with_default(subscriber, || {
             told(&Event::FunctionRemoved(revision.function));
-            ordered(&Command::Node { node, message: ToNode::Create { sandbox, revision } });
+            ordered(&Command::Node { node, message: ToNode::Create { sandbox, revision, waited: true } });
             told(&from(FromNode::Ready {
                 sandbox,
                 endpoint: Arc::from("unix:/s"),

@@ -32,6 +32,8 @@ const MAKE_ROOM_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) struct OrderCause {
     /// So many of them, the first, are for requests that wait; the autoscaler alone wants the others.
     pub(crate) demand: u32,
+    /// So many, the first, have a request each that waits: a minimum may make `demand` more.
+    pub(crate) waited: u32,
     pub(crate) deciding: Duration,
 }
 
@@ -74,7 +76,8 @@ impl Engine {
             let first = Ordered { first: sandbox, count: 0, node, placed: reason, room_after };
             made.get_or_insert(first).count += 1;
             self.tell_revision(node, revision, &spec, out);
-            self.tell_node(node, ToNode::Create { sandbox, revision }, out);
+            let waited = ordered < cause.waited;
+            self.tell_node(node, ToNode::Create { sandbox, revision, waited }, out);
             self.keep_sandbox(
                 sandbox,
                 Sandbox {
@@ -85,6 +88,7 @@ impl Engine {
                     condemned: false,
                     written_off: false,
                     for_demand: ordered < cause.demand,
+                    waited,
                     called_back: false,
                     concurrency: spec.sizing.concurrency,
                     request: spec.sizing.request,

@@ -139,6 +139,8 @@ pub(crate) struct Counts {
     pub(crate) stopping: u32,
     /// Of the starting ones: those that their nodes were asked not to begin with.
     pub(crate) called_back: u32,
+    /// Of the starting ones: those whose nodes know that a request waits for them.
+    pub(crate) waited: u32,
     /// Of the retiring ones: those that others' requests keep alive though they are condemned.
     pub(crate) condemned: u32,
 }
@@ -287,7 +289,10 @@ impl Active {
     pub(crate) fn count(&mut self, sandbox: &Sandbox) {
         *self.counts.of(sandbox.phase) += 1;
         match sandbox.phase {
-            Phase::Starting => self.counts.called_back += u32::from(sandbox.called_back),
+            Phase::Starting => {
+                self.counts.called_back += u32::from(sandbox.called_back);
+                self.counts.waited += u32::from(sandbox.waited);
+            }
             Phase::Ready => {
                 for (holder, slots) in sandbox.leases.iter().filter(|(_, slots)| *slots > 0) {
                     self.plane_mut(*holder).held += slots;
@@ -302,7 +307,10 @@ impl Active {
     pub(crate) fn uncount(&mut self, sandbox: &Sandbox, phase: Phase) {
         *self.counts.of(phase) -= 1;
         match phase {
-            Phase::Starting => self.counts.called_back -= u32::from(sandbox.called_back),
+            Phase::Starting => {
+                self.counts.called_back -= u32::from(sandbox.called_back);
+                self.counts.waited -= u32::from(sandbox.waited);
+            }
             Phase::Ready => sandbox.leases.iter().for_each(|(holder, slots)| self.give_up(*holder, *slots)),
             Phase::Retiring => self.counts.condemned -= u32::from(sandbox.condemned),
             Phase::Stopping => {}

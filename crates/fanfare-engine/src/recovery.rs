@@ -67,6 +67,7 @@ impl Engine {
             condemned: false,
             written_off: false,
             for_demand: false,
+            waited: false,
             called_back: false,
             concurrency,
             request,

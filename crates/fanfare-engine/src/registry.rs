@@ -123,6 +123,7 @@ impl Engine {
         self.recount(id);
         let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
         let (ready, old_ready) = (active.counts.ready, active.old_ready);
+        let waited = active.totals().queued.div_ceil(concurrency.max(1));
         if ready > 0 {
             // Back to a revision whose sandboxes are still there.
             self.retire_old_revisions(now, id, out);
@@ -130,7 +131,7 @@ impl Engine {
         }
         if old_ready > 0 {
             let replacements = old_ready.min(max).saturating_sub(ready);
-            let cause = OrderCause { demand: replacements, deciding: Duration::ZERO };
+            let cause = OrderCause { demand: replacements, waited, deciding: Duration::ZERO };
             let reason = format!("update: {old_ready} of the old revision to be replaced");
             match self.order(now, id, replacements, cause, out) {
                 Some(ordered) => self.note_order(now, id, ordered, cause, reason.into()),

@@ -33,6 +33,8 @@ pub(crate) struct Sandbox {
     pub(crate) written_off: bool,
     /// Ordered because requests waited, not by the autoscaler.
     pub(crate) for_demand: bool,
+    /// Its node knows that a request waits for it.
+    pub(crate) waited: bool,
     /// Its node was asked not to begin with it.
     pub(crate) called_back: bool,
     pub(crate) concurrency: u32,

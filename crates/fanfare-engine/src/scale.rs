@@ -163,9 +163,11 @@ impl Engine {
         }
         let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
         let (retry_at, serving) = (active.retry_at, have + active.old_ready);
+        let waited = totals.queued.div_ceil(spec.sizing.concurrency.max(1));
         if totals.queued == 0 {
             self.call_back_surplus(id, out);
         }
+        self.hasten(id, waited, out);
         if totals.queued > 0 || wanted > 0 {
             self.ask_retire(now, id, 0, out);
         }
@@ -181,7 +183,7 @@ impl Engine {
             self.arm(retry_at, Timer::Retry(id));
             return;
         }
-        let cause = OrderCause { demand: order.create, deciding };
+        let cause = OrderCause { demand: order.create, waited: order.create.min(waited), deciding };
         let ordered = self.order(now, id, missing, cause, out);
         if let Some(ordered) = ordered {
             let reason = match order.create >= unprompted {
@@ -217,6 +219,33 @@ impl Engine {
             active.sandboxes.iter().rev().filter(starting).take(more).copied().collect();
         for id in latest {
             self.call_back(id, out);
+        }
+    }
+
+    /// Requests wait for `waited` sandboxes: where so many are not known to be waited for, those that were ordered for
+    /// the minimum or the autoscaler are.
+    fn hasten(&mut self, id: FunctionId, waited: u32, out: &mut Vec<Command>) {
+        let Some(function) = self.functions.get_mut(&id) else { return };
+        let revision = function.revision;
+        let Some(active) = function.active.as_mut() else { return };
+        let others = active.counts.starting - active.counts.waited;
+        let more = waited.saturating_sub(active.counts.waited).min(others);
+        if more == 0 {
+            return;
+        }
+        let sandboxes = &self.sandboxes;
+        let other = |s: &&SandboxId| {
+            let sandbox = sandboxes.get(s).filter(|s| s.phase == Phase::Starting && !s.waited);
+            sandbox.is_some_and(|s| s.revision.number == revision)
+        };
+        let first: Vec<SandboxId> =
+            active.sandboxes.iter().filter(other).take(more as usize).copied().collect();
+        active.counts.waited += u32::try_from(first.len()).unwrap_or(u32::MAX);
+        for id in first {
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            sandbox.waited = true;
+            let node = sandbox.node;
+            self.tell_node(node, ToNode::Hasten(id), out);
         }
     }
 

@@ -8,4 +8,5 @@ mod plane;
 mod retire;
 mod room;
 mod traffic;
+mod waited;
 mod world;

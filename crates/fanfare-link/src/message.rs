@@ -83,6 +83,7 @@ impl Message for ToNode {
             | ToNode::RevisionRemoved(_)
             | ToNode::Prepare(_)
             | ToNode::Create { .. }
+            | ToNode::Hasten(_)
             | ToNode::Stop { .. }
             | ToNode::Logs { .. } => FIXED,
         }

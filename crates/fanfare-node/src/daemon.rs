@@ -22,6 +22,7 @@ use crate::logs::{Wanted, platform_record};
 use crate::node::Runtimes;
 use crate::revisions::{Eviction, Marks, Used};
 use crate::sandboxes::Sandbox;
+use crate::turns::Turns;
 use crate::uplink::{News, Uplink, random};
 
 /// How often CPU use is reported: a third of the autoscaler's period.
@@ -46,6 +47,10 @@ pub(crate) enum Event {
     Usage(Vec<SandboxUsage>),
 }
 
+/// Creations at once that nobody waits for, per CPU, and on few CPUs at least: enough to keep the machine busy.
+const UNWAITED_PER_CPU: u64 = 2;
+const UNWAITED_MIN: u64 = 8;
+
 /// What a daemon is made of.
 pub(crate) struct Parts {
     pub(crate) name: Arc<str>,
@@ -58,6 +63,11 @@ pub(crate) struct Parts {
     pub(crate) marks: Marks,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) company: Company,
+}
+
+fn unwaited_max(capacity: Resources) -> usize {
+    let busy = capacity.cpu_milli.div_ceil(1_000).saturating_mul(UNWAITED_PER_CPU);
+    usize::try_from(busy.max(UNWAITED_MIN)).unwrap_or(usize::MAX)
 }
 
 /// What a daemon shares with the others of its process.
@@ -92,7 +102,6 @@ pub(crate) struct Daemon {
     name: Arc<str>,
     capacity: Resources,
     incarnation: u64,
-    pub(crate) creations_max: usize,
     heartbeat_interval: Duration,
     pub(crate) runtimes: Runtimes,
     dialer: Dialer,
@@ -127,9 +136,8 @@ pub(crate) struct Daemon {
     pub(crate) preparing: usize,
 
     pub(crate) sandboxes: HashMap<SandboxId, Sandbox>,
-    /// Not begun, in order. Those cancelled meanwhile are skipped.
-    pub(crate) creations: VecDeque<SandboxId>,
-    pub(crate) creating: usize,
+    /// Those not begun, and those under way.
+    pub(crate) creations: Turns,
     pub(crate) stops: VecDeque<(SandboxId, StopMode)>,
     pub(crate) stopping: usize,
 }
@@ -140,7 +148,6 @@ impl Daemon {
             name: parts.name,
             capacity: parts.capacity,
             incarnation: random(),
-            creations_max: parts.creations_max.max(1),
             heartbeat_interval: parts.heartbeat_interval,
             runtimes: parts.runtimes,
             dialer: parts.dialer,
@@ -164,8 +171,7 @@ impl Daemon {
             reading_usage: false,
             unwelcome: 0,
             sandboxes: HashMap::new(),
-            creations: VecDeque::new(),
-            creating: 0,
+            creations: Turns::new(parts.creations_max, unwaited_max(parts.capacity)),
             stops: VecDeque::new(),
             stopping: 0,
         }
@@ -288,7 +294,8 @@ impl Daemon {
             ToNode::Secrets { revision, values } => self.take_secrets(revision, values),
             ToNode::RevisionRemoved(revision) => self.removed(revision),
             ToNode::Prepare(revision) => self.prepare(revision),
-            ToNode::Create { sandbox, revision } => self.create(sandbox, revision),
+            ToNode::Create { sandbox, revision, waited } => self.create(sandbox, revision, waited),
+            ToNode::Hasten(sandbox) => self.hasten(sandbox),
             ToNode::Stop { sandbox, mode } => self.stop(sandbox, mode),
             ToNode::Logs { transfer, function, tail_lines, follow, select } => {
                 self.send_logs(transfer, function, Wanted { tail_lines, follow, select });
@@ -382,8 +389,7 @@ impl Daemon {
             tracing::error!(limit = ?SHUTDOWN_TIMEOUT, "a runtime did not end its sandboxes in time");
         }
         // What ended is told while somebody listens; nothing new begins.
-        self.creations_max = 0;
-        self.creations.clear();
+        self.creations.close();
         self.prepares.clear();
         self.stops.clear();
         while let Ok(event) = events.try_recv() {

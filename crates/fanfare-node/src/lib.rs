@@ -15,6 +15,7 @@ mod node;
 mod options;
 mod revisions;
 mod sandboxes;
+mod turns;
 mod uplink;
 
 pub use logs::{LogLimits, LogStore, Wanted as WantedLines};

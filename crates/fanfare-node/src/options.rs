@@ -30,7 +30,8 @@ pub struct NodeOptions {
     pub data_dir: PathBuf,
     /// What does not outlive a reboot. Only this daemon's.
     pub run_dir: PathBuf,
-    /// Sandboxes that are being created at once; more wait in order.
+    /// Sandboxes that are being created at once, and up to as many again of functions that have none of these while
+    /// requests wait for them; more wait for their turns.
     pub creations_max: usize,
     /// Bytes of unpacked code kept.
     pub code_bytes_max: u64,
@@ -89,7 +90,7 @@ pub struct GroupOptions {
     pub data_dir: PathBuf,
     /// What does not outlive a reboot. Only this group's.
     pub run_dir: PathBuf,
-    /// Sandboxes that one daemon creates at once; more wait in order.
+    /// Sandboxes that one daemon creates at once, as [`NodeOptions::creations_max`].
     pub creations_max: usize,
     /// Sizes of the log that they share.
     pub logs: LogLimits,

@@ -226,10 +226,10 @@ impl Daemon {
             // They were forgotten with the rest, and will not be told again.
             self.runtimes.0[runtime].secrets(revision, values.clone());
         }
-        // In their old order, ahead of what came later.
+        // Prepares in their old order, ahead of what came later.
         for work in parked.into_iter().rev() {
             match work {
-                Parked::Create(sandbox) => self.creations.push_front(sandbox),
+                Parked::Create(sandbox) => self.queue_creation(sandbox),
                 Parked::Prepare(spec) => self.prepares.push_front(spec),
             }
         }

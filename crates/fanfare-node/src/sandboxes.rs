@@ -32,8 +32,11 @@ pub(crate) struct Sandbox {
 
 #[derive(Debug)]
 enum State {
-    /// Not begun.
-    Queued(Arc<RevisionSpec>),
+    /// Not begun; whether a request waits for it.
+    Queued {
+        spec: Arc<RevisionSpec>,
+        waited: bool,
+    },
     /// Begun. Its end may be reported before its beginning is.
     Starting {
         ended: Option<SandboxExit>,
@@ -45,7 +48,20 @@ impl Sandbox {
     pub(crate) fn endpoint(&self) -> Option<Arc<str>> {
         match &self.state {
             State::Ready(endpoint) => Some(endpoint.clone()),
-            State::Queued(_) | State::Starting { .. } => None,
+            State::Queued { .. } | State::Starting { .. } => None,
+        }
+    }
+}
+
+impl Sandbox {
+    /// What it is to run, where it has not begun.
+    fn queued(&mut self) -> Option<(&mut Self, Arc<RevisionSpec>)> {
+        match &self.state {
+            State::Queued { spec, .. } => {
+                let spec = spec.clone();
+                Some((self, spec))
+            }
+            State::Starting { .. } | State::Ready(_) => None,
         }
     }
 }
@@ -71,7 +87,7 @@ impl Daemon {
         }
     }
 
-    pub(crate) fn create(&mut self, id: SandboxId, revision: RevisionId) {
+    pub(crate) fn create(&mut self, id: SandboxId, revision: RevisionId, waited: bool) {
         if self.sandboxes.contains_key(&id) {
             tracing::warn!(sandbox = %id, "ordered again; it exists");
             return;
@@ -85,28 +101,46 @@ impl Daemon {
         let Some(runtime) = self.runtimes.find(&spec.runtime) else {
             return refuse(self, format!("the node has no runtime {:?}", spec.runtime));
         };
-        if self.creations.len() >= CREATIONS_QUEUED_MAX {
+        if self.creations.waiting() >= CREATIONS_QUEUED_MAX {
             return refuse(self, format!("{CREATIONS_QUEUED_MAX} creations wait on the node already"));
         }
         self.use_revision(revision, runtime, spec.code, false);
-        let sandbox = Sandbox { revision, runtime, state: State::Queued(spec), stopping: None };
+        let sandbox = Sandbox { revision, runtime, state: State::Queued { spec, waited }, stopping: None };
         self.sandboxes.insert(id, sandbox);
-        self.creations.push_back(id);
+        self.queue_creation(id);
         self.begin_creations();
     }
 
+    /// A request waits for it by now.
+    pub(crate) fn hasten(&mut self, id: SandboxId) {
+        if let Some(Sandbox { revision, state: State::Queued { waited, .. }, .. }) =
+            self.sandboxes.get_mut(&id)
+        {
+            *waited = true;
+            self.creations.hasten(id, revision.function);
+            self.begin_creations();
+        }
+    }
+
+    /// Has it wait for its turn, unless it has been cancelled.
+    pub(crate) fn queue_creation(&mut self, id: SandboxId) {
+        if let Some(Sandbox { revision, state: State::Queued { waited, .. }, .. }) = self.sandboxes.get(&id) {
+            self.creations.push(id, revision.function, *waited);
+        }
+    }
+
     pub(crate) fn begin_creations(&mut self) {
-        while self.creating < self.creations_max {
-            let Some(id) = self.creations.pop_front() else { return };
-            // It may have been cancelled.
-            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
-            let State::Queued(spec) = &sandbox.state else { continue };
+        while let Some(id) = self.creations.next() {
+            let sandbox = self.sandboxes.get_mut(&id);
+            let Some((sandbox, spec)) = sandbox.and_then(Sandbox::queued) else {
+                self.creations.ended(id);
+                continue;
+            };
             if self.used.get_mut(&sandbox.revision).is_some_and(|used| used.park(id)) {
+                self.creations.ended(id);
                 continue;
             }
-            let spec = spec.clone();
             sandbox.state = State::Starting { ended: None };
-            self.creating += 1;
             let runtime = self.runtimes.0[sandbox.runtime].clone();
             let mark = self.mark(&spec);
             let events = self.events.clone();
@@ -127,7 +161,7 @@ impl Daemon {
     }
 
     pub(crate) fn created(&mut self, id: SandboxId, result: Result<Started, StartFailure>) {
-        self.creating -= 1;
+        self.creations.ended(id);
         self.begin_creations();
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
         let stopping = sandbox.stopping.is_some();
@@ -168,7 +202,7 @@ impl Daemon {
         match &mut sandbox.state {
             State::Starting { ended } => *ended = Some(exit),
             State::Ready(_) => self.end(exit.sandbox, exit.cause, &exit.log_tail),
-            State::Queued(_) => {
+            State::Queued { .. } => {
                 tracing::error!(sandbox = %exit.sandbox, "a runtime reported the end of what was not begun");
             }
         }
@@ -177,7 +211,10 @@ impl Daemon {
     pub(crate) fn stop(&mut self, id: SandboxId, mode: StopMode) {
         match self.sandboxes.get_mut(&id) {
             None => self.send_exited(id, ExitCause::Stopped, ""),
-            Some(Sandbox { state: State::Queued(_), .. }) => self.end(id, ExitCause::Stopped, ""),
+            Some(Sandbox { revision, state: State::Queued { .. }, .. }) => {
+                self.creations.cancel(id, revision.function);
+                self.end(id, ExitCause::Stopped, "");
+            }
             Some(_) if mode == StopMode::IfNotBegun => {}
             // Under way; its end will be told.
             Some(sandbox) if sandbox.stopping == Some(mode) || sandbox.stopping == Some(StopMode::Kill) => {}

@@ -294,7 +294,11 @@ pub enum ToNode {
         sandbox: SandboxId,
         /// What it runs.
         revision: RevisionId,
+        /// A request waits for it: where creations wait, it comes before those that nobody waits for.
+        waited: bool,
     },
+    /// A request waits by now for a sandbox that was ordered without one. Nothing where it has begun, or is unknown.
+    Hasten(SandboxId),
     /// Stop a sandbox (or do not begin with it). Answered by [`FromNode::Exited`], also when it is unknown.
     Stop {
         /// Which.

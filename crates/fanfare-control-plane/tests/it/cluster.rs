@@ -128,7 +128,7 @@ async fn a_node_that_hangs_is_lost_and_one_that_reconnects_is_not() {
     data_plane.until(|message| (*message == ToDataPlane::Synced).then_some(())).await;
     data_plane.tx.send(demand(id, 1)).unwrap();
     let order = |message: &ToNode| match message {
-        ToNode::Create { sandbox, revision } => Some((*sandbox, *revision)),
+        ToNode::Create { sandbox, revision, .. } => Some((*sandbox, *revision)),
         _ => None,
     };
     let (sandbox, revision) = first.until(order).await;

@@ -246,7 +246,7 @@ async fn nodes_are_told_what_their_revisions_use_and_nothing_else() {
     let sandbox = loop {
         match first.next().await.unwrap() {
             ToNode::Revision(spec) => told.push(("revision", spec.id, Vec::new())),
-            ToNode::Create { sandbox, revision } => {
+            ToNode::Create { sandbox, revision, .. } => {
                 told.push(("create", revision, Vec::new()));
                 break sandbox;
             }

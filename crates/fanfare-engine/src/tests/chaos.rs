@@ -195,6 +195,7 @@ fn check_engine(engine: &Engine) {
             if current {
                 *counts.of(record.phase) += 1;
                 counts.called_back += u32::from(record.phase == Phase::Starting && record.called_back);
+                counts.waited += u32::from(record.phase == Phase::Starting && record.waited);
                 counts.condemned += u32::from(record.phase == Phase::Retiring && record.condemned);
                 if record.phase == Phase::Ready {
                     record.leases.iter().for_each(|(d, slots)| *held.entry(*d).or_default() += slots);

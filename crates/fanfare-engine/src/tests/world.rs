@@ -22,6 +22,8 @@ use crate::{Command, Engine, EngineConfig, Event};
 pub(super) struct NodeSandbox {
     pub(super) revision: RevisionId,
     pub(super) ready: bool,
+    /// Its node knows that a request waits for it.
+    pub(super) waited: bool,
     pub(super) concurrency: u32,
     /// Requests that user code works on, whether or not anybody still waits for the answer.
     pub(super) running: u32,
@@ -348,11 +350,17 @@ impl World {
             ToNode::RevisionRemoved(revision) => {
                 node.revisions.remove(&revision);
             }
-            ToNode::Create { sandbox, revision } => {
+            ToNode::Hasten(sandbox) => {
+                if let Some(hastened) = node.sandboxes.get_mut(&sandbox) {
+                    assert!(!hastened.waited, "{sandbox} is hastened twice");
+                    hastened.waited = true;
+                }
+            }
+            ToNode::Create { sandbox, revision, waited } => {
                 *created += 1;
                 let concurrency =
                     *node.revisions.get(&revision).expect("a revision is told before its first use");
-                let fresh = NodeSandbox { revision, ready: false, concurrency, running: 0 };
+                let fresh = NodeSandbox { revision, ready: false, waited, concurrency, running: 0 };
                 assert!(node.sandboxes.insert(sandbox, fresh).is_none(), "{sandbox} created twice");
             }
             ToNode::Stop { sandbox, mode } => {

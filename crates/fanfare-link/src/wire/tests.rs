@@ -225,7 +225,12 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         (revision_id(), secret_values()).prop_map(|(revision, values)| ToNode::Secrets { revision, values }),
         revision_id().prop_map(ToNode::RevisionRemoved),
         revision_id().prop_map(ToNode::Prepare),
-        (sandbox(), revision_id()).prop_map(|(sandbox, revision)| ToNode::Create { sandbox, revision }),
+        (sandbox(), revision_id(), any::<bool>()).prop_map(|(sandbox, revision, waited)| ToNode::Create {
+            sandbox,
+            revision,
+            waited
+        }),
+        sandbox().prop_map(ToNode::Hasten),
         (sandbox(), mode).prop_map(|(sandbox, mode)| ToNode::Stop { sandbox, mode }),
         (any::<u64>(), function(), any::<u32>(), any::<bool>(), log_select()).prop_map(
             |(transfer, function, tail_lines, follow, select)| ToNode::Logs {
@@ -530,10 +535,14 @@ proptest! {
 #[test]
 fn small_messages_are_small() {
     let revision = RevisionId { function: FunctionId(70_000), number: 3 };
-    let creates =
-        (0..1_000).map(|n| ToNode::Create { sandbox: SandboxId::new(Epoch(2), n), revision }).collect();
+    let creates = |waited| {
+        let create = |n| ToNode::Create { sandbox: SandboxId::new(Epoch(2), n), revision, waited };
+        (0..1_000).map(create).collect()
+    };
     // 16 bytes each, and the frame around them.
-    assert!(bytes_of::<ToNode>(creates).len() <= 16 * 1_000 + 16);
+    for waited in [false, true] {
+        assert!(bytes_of::<ToNode>(creates(waited)).len() <= 16 * 1_000 + 16);
+    }
     let released = (0..1_000)
         .map(|n| FromDataPlane::Released { sandbox: SandboxId::new(Epoch(2), n), slots: 1, retired: false })
         .collect();

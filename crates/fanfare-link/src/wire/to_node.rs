@@ -10,7 +10,7 @@ use fanfare_types::{
 };
 
 use super::common::{nanos, present, revision_id, revision_id_from, secret_name};
-use super::pack::Packer;
+use super::pack::{Packer, Unpacker};
 use super::proto::to_node_run::Run;
 use super::revision::{at_most, revision, revision_from};
 use super::{Malformed, Messages, Wire, proto};
@@ -25,12 +25,21 @@ impl Wire for ToNode {
         let mut packer = Packer::default();
         while let Some(message) = messages.next() {
             let run = match message {
-                ToNode::Create { sandbox, revision } => {
+                ToNode::Create { sandbox, revision, waited } => {
                     packer.u64(sandbox.0).u32(revision.function.0).u32(revision.number);
-                    if matches!(messages.peek(), Some(ToNode::Create { .. })) {
+                    if matches!(messages.peek(), Some(ToNode::Create { waited: next, .. }) if *next == waited)
+                    {
                         continue;
                     }
-                    Run::Create(packer.take())
+                    let run = if waited { Run::CreateWaited } else { Run::Create };
+                    run(packer.take())
+                }
+                ToNode::Hasten(sandbox) => {
+                    packer.u64(sandbox.0);
+                    if matches!(messages.peek(), Some(ToNode::Hasten(_))) {
+                        continue;
+                    }
+                    Run::Hasten(packer.take())
                 }
                 ToNode::Stop { sandbox, mode } => {
                     packer.u64(sandbox.0).u8(stop_mode(mode));
@@ -65,12 +74,11 @@ impl Wire for ToNode {
         let mut messages = Messages::new();
         for run in frame.runs {
             match present("a message", run.run)? {
-                Run::Create(bytes) => messages.unpack(&bytes, |record| {
-                    Ok(ToNode::Create {
-                        sandbox: SandboxId(record.u64()?),
-                        revision: RevisionId { function: FunctionId(record.u32()?), number: record.u32()? },
-                    })
-                })?,
+                Run::Create(bytes) => messages.unpack(&bytes, |record| create(record, false))?,
+                Run::CreateWaited(bytes) => messages.unpack(&bytes, |record| create(record, true))?,
+                Run::Hasten(bytes) => {
+                    messages.unpack(&bytes, |record| Ok(ToNode::Hasten(SandboxId(record.u64()?))))?;
+                }
                 Run::Stop(bytes) => messages.unpack(&bytes, |record| {
                     let sandbox = SandboxId(record.u64()?);
                     Ok(ToNode::Stop { sandbox, mode: stop_mode_from(record.u8()?)? })
@@ -99,6 +107,14 @@ impl Wire for ToNode {
         }
         messages.batch(frame.epoch, frame.seq)
     }
+}
+
+fn create(record: &mut Unpacker<'_>, waited: bool) -> Result<ToNode, Malformed> {
+    Ok(ToNode::Create {
+        sandbox: SandboxId(record.u64()?),
+        revision: RevisionId { function: FunctionId(record.u32()?), number: record.u32()? },
+        waited,
+    })
 }
 
 fn secrets(revision: RevisionId, values: &[(SecretName, SecretValue)]) -> proto::Secrets {

@@ -1,9 +1,11 @@
 //! Orders and what becomes of them.
 
+use std::sync::Arc;
+
 use fanfare_sandbox::{LogLine, LogStream, SandboxExit};
 use fanfare_types::{
-    Contract, ExitCause, FromNode, GoneCause, Protocol, RevisionSpec, SandboxId, SandboxUsage, SecretName,
-    SecretValue, StartFailure, StartFailureKind, StopMode, ToNode,
+    Contract, ExitCause, FromNode, FunctionId, GoneCause, Protocol, RevisionId, RevisionSpec, SandboxId,
+    SandboxUsage, SecretName, SecretValue, StartFailure, StartFailureKind, StopMode, ToNode,
 };
 
 use crate::rig::{Call, Leader, Rig, Setup, exists, ready, rev, spec, started, within};
@@ -133,6 +135,40 @@ async fn creations_begin_in_order_within_their_limit_and_can_be_cancelled_before
     assert_eq!(six, SandboxId(6));
     answer_four.send(Ok(started(4))).unwrap();
     assert_eq!(leader.next().await, ready(4));
+}
+
+#[tokio::test]
+async fn a_minimum_that_is_being_filled_does_not_hold_up_anothers_cold_start() {
+    let mut rig = Rig::start(Setup { creations_max: 2, ..Setup::default() }).await;
+    let mut leader = rig.ready_link().await;
+    let other = RevisionId { function: FunctionId(6), number: 1 };
+    let unwaited = |id, revision| ToNode::Create { sandbox: SandboxId(id), revision, waited: false };
+    leader.tell(ToNode::Revision(Arc::new(RevisionSpec { id: other, ..(*spec(1, None)).clone() })));
+    (1..=200).for_each(|id| leader.tell(unwaited(id, rev(1))));
+    let (first, answer) = rig.create_call().await;
+    let (second, _second) = rig.create_call().await;
+    assert_eq!((first, second), (SandboxId(1), SandboxId(2)));
+    // Neither ends; the other function begins one nevertheless.
+    for id in [201, 202] {
+        leader.tell(ToNode::Create { sandbox: SandboxId(id), revision: other, waited: true });
+    }
+    let (cold, cold_answer) = rig.create_call().await;
+    assert_eq!(cold, SandboxId(201));
+    leader.tell(unwaited(203, other));
+    leader.tell(ToNode::Hasten(SandboxId(150)));
+    cold_answer.send(Ok(started(201))).unwrap();
+    assert_eq!(leader.next().await, ready(201));
+    answer.send(Ok(started(1))).unwrap();
+    assert_eq!(leader.next().await, ready(1));
+    // What requests wait for comes before the minimum, which then goes on in turns.
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let (id, answer) = rig.create_call().await;
+        order.push(id.0);
+        answer.send(Ok(started(id.0))).unwrap();
+        assert_eq!(leader.next().await, ready(id.0));
+    }
+    assert_eq!(order, [202, 150, 203, 3]);
 }
 
 #[tokio::test]

@@ -316,7 +316,7 @@ impl Leader {
     }
 
     pub fn create(&self, id: u64, revision: u32) {
-        self.tell(ToNode::Create { sandbox: SandboxId(id), revision: rev(revision) });
+        self.tell(ToNode::Create { sandbox: SandboxId(id), revision: rev(revision), waited: true });
     }
 
     pub fn stop(&self, id: u64, mode: StopMode) {

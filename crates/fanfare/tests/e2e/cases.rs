@@ -77,3 +77,35 @@ async fn q3_a_full_queue_refuses_exactly_what_is_one_too_many_at_once() {
     }
     cluster.shut_down();
 }
+
+/// Two fillings, one of a minimum and one of a surge, of which none is ready while the test runs: only the order in
+/// which nodes begin decides whether others get their sandboxes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c8_neither_a_minimum_being_filled_nor_a_surge_holds_up_anothers_cold_start() {
+    let nodes = ["--emulate", "1", "--cpus", "16", "--memory", "16GiB"];
+    let cluster = Cluster::start_with(Arrangement::Together, &nodes).await;
+    let slow = r#""env":{"FAKE_CREATE_DELAY_MS":"120000"},"timeouts":{"start":"3m","request":"3m"}"#;
+    register(&cluster, "filled", &format!(r#"{slow},"scaling":{{"min":200}}"#)).await;
+    register(&cluster, "surging", slow).await;
+    let url = format!("{}/function/surging", cluster.data_planes[0]);
+    let surge = join_all((0..200).map(|_| cluster.send("POST", &url, &[], "")));
+    let others = async {
+        for name in ["filled", "surging"] {
+            let starting = async || cluster.status_of(name).await["sandboxes"]["starting"] == 200;
+            cluster.until(&format!("{name} starts"), starting).await;
+        }
+        for other in ["one", "two", "three"] {
+            register(&cluster, other, r#""timeouts":{"request":"20s"}"#).await;
+            let answer = call(&cluster, other, 1, "0").await.remove(0);
+            assert_eq!(answer.status, 200, "{other}: {}", answer.text());
+        }
+        for name in ["filled", "surging"] {
+            assert_eq!(cluster.status_of(name).await["sandboxes"]["ready"], 0, "{name} was to be slow");
+        }
+    };
+    tokio::select! {
+        answers = surge => panic!("the surge was to wait: {:?}", answers[0]),
+        () = others => {}
+    }
+    cluster.shut_down();
+}
