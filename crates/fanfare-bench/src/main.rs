@@ -7,10 +7,8 @@ mod bare;
 mod bench;
 mod benches;
 mod caller;
-mod cpu_clock;
 mod direct;
 mod emulate;
-mod error;
 mod inherit;
 mod load;
 mod machine;
@@ -20,19 +18,18 @@ mod package;
 mod platform;
 mod ports;
 mod process;
-mod procfs;
 mod report;
 mod socket;
-mod stats;
 mod timing;
 mod upstream;
-mod wire;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
+
+pub(crate) use fanfare_load::{error, procfs, stats, wire};
 
 use args::{Args, Name};
 use bench::Bench;

@@ -1,5 +1,7 @@
 //! Where the time of cold starts went, out of their `Server-Timing`.
 
+use fanfare_load::server_timing;
+
 use crate::error::{Error, Result};
 use crate::report::Report;
 use crate::stats::Summary;
@@ -25,7 +27,7 @@ impl Stages {
             return Err(Error::new(format!("answered {}: {}", answer.status, answer.text())));
         }
         let header = answer.header("server-timing").unwrap_or_default();
-        let stages = parse(header);
+        let stages: Vec<_> = server_timing::entries(header).collect();
         if !stages.iter().any(|(name, _)| *name == COLD) {
             return Err(Error::new(format!("not a cold start: {header:?}")));
         }
@@ -48,16 +50,6 @@ impl Stages {
         }
         Ok(waits)
     }
-}
-
-/// Name and milliseconds of each entry of a `Server-Timing` header.
-fn parse(header: &str) -> Vec<(&str, f64)> {
-    let entries = header.split(',').filter_map(|entry| {
-        let (name, rest) = entry.trim().split_once(';')?;
-        let duration = rest.split(';').find_map(|parameter| parameter.trim().strip_prefix("dur="))?;
-        Some((name, duration.parse().ok()?))
-    });
-    entries.collect()
 }
 
 #[cfg(test)]

@@ -490,6 +490,7 @@ impl EngineLoop {
             if let Command::Node { message: ToNode::Create { sandbox, .. }, .. } = command {
                 let took = *took.get_or_insert_with(|| self.clock.now().since(began));
                 self.engine.note_placed(*sandbox, took);
+                self.counters.sandboxes += 1;
             }
         }
     }

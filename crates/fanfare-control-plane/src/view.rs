@@ -28,6 +28,8 @@ pub(crate) struct Counters {
     pub(crate) events: u64,
     /// Commands that the steps gave.
     pub(crate) commands: u64,
+    /// Sandboxes that nodes were told to create.
+    pub(crate) sandboxes: u64,
 }
 
 /// A node and one stream of it.

@@ -4,6 +4,7 @@ mod asynchronous;
 mod contexts;
 mod dirigent;
 mod invoke;
+mod load;
 mod numbers;
 mod revisions;
 mod roles;
@@ -29,6 +30,7 @@ pub(crate) use asynchronous::{
 pub(crate) use contexts::{ContextAddArgs, ContextArgs, ContextCommand, ContextListArgs, ContextNameArgs};
 pub(crate) use dirigent::DirigentArgs;
 pub(crate) use invoke::InvokeArgs;
+pub(crate) use load::{GapsName, GranularityName, LoadArgs};
 pub(crate) use numbers::{number, taking_negative_numbers, whole};
 pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
@@ -138,6 +140,7 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     Explain(ExplainArgs),
     Top(TopArgs),
+    Load(LoadArgs),
     Status(StatusArgs),
     Doctor(DoctorArgs),
     ControlPlane(ControlPlaneArgs),

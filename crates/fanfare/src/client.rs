@@ -75,6 +75,17 @@ impl Client {
         self.get("/v1/status").await
     }
 
+    /// The control plane's figures, as Prometheus reads them.
+    pub(crate) async fn metrics(&self) -> Result<String, Failure> {
+        let request = self.request(Method::GET, "/metrics", no_body())?;
+        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
+        if !response.status().is_success() {
+            return Err(problem(response).await);
+        }
+        let body = collect(response, ANSWER_BYTES_MAX).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     pub(crate) async fn function(&self, name: &FunctionName) -> Result<FunctionStatusDocument, Failure> {
         let got = self.get(&format!("/v1/functions/{name}")).await;
         self.suggesting(name, got).await

@@ -30,6 +30,13 @@ pub(crate) fn suffice(nodes: usize) -> Result<(), Failure> {
     fit(nodes, limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)))
 }
 
+/// How many of `wanted` connections this process may have open, with some descriptors left for everything else.
+pub(crate) fn connections(wanted: usize) -> usize {
+    const RESERVED: usize = 64;
+    let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
+    wanted.min(limit.map_or(wanted, |limit| limit.saturating_sub(RESERVED).max(1)))
+}
+
 fn fit(nodes: usize, limit: usize) -> Result<(), Failure> {
     let room = limit.saturating_sub(RESERVED);
     if nodes <= room {

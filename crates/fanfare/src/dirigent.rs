@@ -41,11 +41,12 @@ pub(crate) async fn images(args: &DirigentArgs, emulated: bool) -> Result<Option
 fn made(args: &DirigentArgs, emulated: bool) -> Result<Vec<Image>, Failure> {
     let runs_program = |what: &str| !emulated || matches!(what, "trace" | "empty");
     let program = match !emulated || args.images.iter().any(|(_, what)| runs_program(what)) {
-        true => Some(own_program()?),
+        true => Some(code(own_package()?)),
         false => None,
     };
+    // HTTP/2, so that gRPC passes; clients of HTTP/1.1 are served all the same.
     let built_in = |empty: bool, names: Vec<String>| match &program {
-        Some(code) => Image { names, document: trace(empty), code: Some(code.clone()) },
+        Some(code) => Image { names, document: trace(empty, ProtocolName::H2c), code: Some(code.clone()) },
         None => fake(names),
     };
     let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -65,11 +66,11 @@ fn made(args: &DirigentArgs, emulated: bool) -> Result<Vec<Image>, Failure> {
     Ok(images)
 }
 
-/// The built-in function. It speaks HTTP/2, so that gRPC passes; clients of HTTP/1.1 are served all the same.
-fn trace(empty: bool) -> FunctionDocument {
+/// The built-in function, which speaks both versions of HTTP.
+pub(crate) fn trace(empty: bool, protocol: ProtocolName) -> FunctionDocument {
     let mut command = vec![format!("./{PROGRAM}"), trace_function::ARGUMENT.to_owned()];
     command.extend(empty.then(|| trace_function::EMPTY.to_owned()));
-    let handler = HandlerDocument::Http { command, inherits_listener: true, protocol: ProtocolName::H2c };
+    let handler = HandlerDocument::Http { command, inherits_listener: true, protocol };
     FunctionDocument::new("trace", handler)
 }
 
@@ -88,12 +89,12 @@ fn from_path(path: &Path, names: Vec<String>) -> Result<Image, Failure> {
 }
 
 /// This program, as it runs: also where its file has been replaced or removed meanwhile.
-fn own_program() -> Result<ImageCode, Failure> {
+pub(crate) fn own_package() -> Result<Package, Failure> {
     let path = Path::new("/proc/self/exe");
     let unreadable = |e| Failure::platform(format!("cannot read this program: {e}"));
     let program = Program::open(path).map_err(unreadable)?;
     let size = program.size_bytes();
-    package::pack_program(path, Path::new(PROGRAM), size, program.read().map_err(unreadable)?).map(code)
+    package::pack_program(path, Path::new(PROGRAM), size, program.read().map_err(unreadable)?)
 }
 
 fn code(package: Package) -> ImageCode {

@@ -25,6 +25,8 @@ pub(crate) enum Exit {
     NotFound = 4,
     /// Time ran out.
     Timeout = 5,
+    /// It ended, and cannot be relied on: load was not made when it was due.
+    Unreliable = 6,
     /// The user interrupted it, as shells have it of Ctrl-C.
     Interrupted = 130,
 }

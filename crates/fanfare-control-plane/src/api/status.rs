@@ -87,7 +87,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResp
     let status = &view.status;
     let reserved = status.nodes.iter().map(|node| node.capacity.saturating_sub(node.free).memory_bytes).sum();
     let load = |of: fn(&(u64, u64)) -> u64| view.loads.values().map(of).sum::<u64>();
-    let rows: [(&str, &str, &str, u64); 15] = [
+    let rows: [(&str, &str, &str, u64); 16] = [
         ("control_plane_epoch", "gauge", "The leader's term.", app.epoch.0),
         ("functions", "gauge", "Registered functions.", app.registry.len() as u64),
         ("schedules", "gauge", "Schedules.", app.schedules.len() as u64),
@@ -116,6 +116,12 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResp
         ("requests_queued", "gauge", "Requests that wait, as last reported.", load(|load| load.1)),
         ("engine_events_total", "counter", "Steps of the engine.", view.counters.events),
         ("engine_commands_total", "counter", "Commands of the engine.", view.counters.commands),
+        (
+            "sandboxes_ordered_total",
+            "counter",
+            "Sandboxes that nodes were told to create.",
+            view.counters.sandboxes,
+        ),
         (
             "api_requests_total",
             "counter",

@@ -14,6 +14,7 @@ mod doctor;
 mod explain;
 mod invoke;
 mod list;
+mod load;
 mod logs;
 mod man;
 mod node;
@@ -105,6 +106,7 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         Command::Logs(args) => logs::run(&context, &args).await,
         Command::Explain(args) => explain::run(&context, &args).await,
         Command::Top(args) => top::run(&context, &args).await,
+        Command::Load(args) => load::run(&context, &args).await,
         Command::Status(args) => status::run(&context, &args).await,
         // Handled before there is a client.
         Command::Up(_)

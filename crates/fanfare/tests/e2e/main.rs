@@ -16,6 +16,7 @@ mod figures;
 mod limits;
 mod load;
 mod logs;
+mod replays;
 mod revisions;
 mod scaling;
 mod secrets;

@@ -77,6 +77,33 @@ async fn emulated_nodes_are_there_when_up_says_so() {
     assert_eq!(answer.code, 0, "{answer:?}");
     let answer: Value = serde_json::from_str(&answer.stdout).unwrap();
     assert_eq!((&answer["path"], &answer["body_bytes"]), (&"/a".into(), &4.into()));
+    // Load goes to fake functions, where nothing else can run.
+    let load = [
+        "load",
+        "--rate",
+        "50",
+        "--duration",
+        "1s",
+        "--execution",
+        "20ms",
+        "--lateness-max",
+        "1h",
+        "-o",
+        "json",
+    ];
+    let run = fanfare(&api, &[&load[..], &["--prefix", "made", "--keep"]].concat()).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["counts"]["outcomes"], serde_json::json!({ "ok": 50 }), "{report}");
+    assert!(
+        report["scheduling_ms"]["p50"].is_number() && report["sandboxes_ordered"].as_u64() >= Some(1),
+        "{report}"
+    );
+    let kept = fanfare(&api, &["list", "-o", "name"]).await;
+    assert_eq!(kept.stdout.lines().collect::<Vec<_>>(), ["load", "made-00000-steady"]);
+    // Those would be deleted afterwards.
+    let refused = fanfare(&api, &[&load[..], &["--prefix", "made"]].concat()).await;
+    assert!(refused.code == 2 && refused.stderr.contains("--prefix"), "{refused:?}");
     for made in ["d/store", "d/emulated", "x/r/emulated"] {
         assert!(dir.path().join(made).is_dir(), "{made}");
     }

@@ -7,6 +7,7 @@ mod deploy;
 mod double;
 mod emulate;
 mod invoke;
+mod load;
 mod reads;
 mod real;
 mod run;

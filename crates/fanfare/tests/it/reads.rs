@@ -392,6 +392,7 @@ async fn help_fits_on_a_screen() {
         "delete",
         "secret",
         "logs",
+        "load",
         "status",
         "doctor",
         "control-plane",
@@ -453,6 +454,8 @@ async fn a_line_being_typed_is_completed_with_verbs_and_names() {
     assert_eq!(complete(&double.api, &["delete", "o"]).await, ["other"]);
     assert_eq!(complete(&double.api, &["delete", "hello", "o"]).await, ["other"]);
     assert_eq!(complete(&double.api, &["deploy", "--name", "o"]).await, ["other"]);
+    let words = ["load", "--rate", "1", "--duration", "1s", "--function", "o"];
+    assert_eq!(complete(&double.api, &words).await, ["other"]);
     for verb in ["invoke", "describe", "update", "rollback", "revisions", "traffic", "tag"] {
         assert_eq!(complete(&double.api, &[verb, "o"]).await, ["other"], "{verb}");
     }

@@ -9,12 +9,12 @@ use crate::error::{Context, Error, Result};
 
 /// CPU time of a process and of all its threads, ended ones included. The kernel's sum of what `/proc/PID/task/*/schedstat`
 /// shows for the living ones, in nanoseconds.
-pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
+pub fn cpu_time(pid: u32) -> Result<Duration> {
     cpu_clock::of_process(pid).context(format!("CPU time of process {pid}"))
 }
 
 /// CPU time of the living threads of a process whose names begin so.
-pub(crate) fn cpu_time_of_threads(pid: u32, name: &str) -> Result<Duration> {
+pub fn cpu_time_of_threads(pid: u32, name: &str) -> Result<Duration> {
     let dir = format!("/proc/{pid}/task");
     let mut nanos = 0;
     for entry in fs::read_dir(&dir).context(&dir)? {
@@ -29,7 +29,7 @@ pub(crate) fn cpu_time_of_threads(pid: u32, name: &str) -> Result<Duration> {
 }
 
 /// Resident memory of a process, in bytes.
-pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
+pub fn resident_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).context(&path)?;
     resident(&text).ok_or_else(|| Error::new(format!("{path} has no VmRSS")))
@@ -42,7 +42,7 @@ fn resident(status: &str) -> Option<u64> {
 }
 
 /// Every process below this one, itself not among them.
-pub(crate) fn descendants(pid: u32) -> BTreeSet<u32> {
+pub fn descendants(pid: u32) -> BTreeSet<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(child) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -64,12 +64,12 @@ pub(crate) fn descendants(pid: u32) -> BTreeSet<u32> {
 }
 
 /// When a process was started, in the kernel's ticks; empty when there is none. With the pid it names a process for good.
-pub(crate) fn started(pid: u32) -> String {
+pub fn started(pid: u32) -> String {
     field_after_name(pid, 19).unwrap_or_default()
 }
 
 /// Whether a process exists and is more than an entry that its parent has not yet read.
-pub(crate) fn is_running(pid: u32) -> bool {
+pub fn is_running(pid: u32) -> bool {
     field_after_name(pid, 0).is_some_and(|state| state != "Z" && state != "X")
 }
 
@@ -85,7 +85,7 @@ fn parent_of(stat: &str) -> Option<u32> {
 }
 
 /// The command line of a process, or its name in brackets.
-pub(crate) fn command(pid: u32) -> String {
+pub fn command(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let text = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ");
     if text.is_empty() {

@@ -4,19 +4,26 @@ use serde::Serialize;
 
 /// What is told of many measurements of one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Summary {
-    pub(crate) n: usize,
-    pub(crate) min: f64,
-    pub(crate) p25: f64,
-    pub(crate) p50: f64,
-    pub(crate) p75: f64,
-    pub(crate) p99: f64,
-    pub(crate) max: f64,
+pub struct Summary {
+    /// How many there are.
+    pub n: usize,
+    /// The least.
+    pub min: f64,
+    /// A quarter is not more.
+    pub p25: f64,
+    /// Half are not more.
+    pub p50: f64,
+    /// Three quarters are not more.
+    pub p75: f64,
+    /// 99 of 100 are not more.
+    pub p99: f64,
+    /// The most.
+    pub max: f64,
 }
 
 impl Summary {
     /// `None` when nothing was measured, or something that is not a number.
-    pub(crate) fn of(samples: &[f64]) -> Option<Summary> {
+    pub fn of(samples: &[f64]) -> Option<Summary> {
         if samples.is_empty() || samples.iter().any(|sample| !sample.is_finite()) {
             return None;
         }
@@ -43,7 +50,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
 
 /// Ours as a multiple of the peer's, round by round: what disturbs the machine for a minute disturbs both. Rounds in
 /// which the peer measured zero have no ratio.
-pub(crate) fn paired_ratios(ours: &[f64], peer: &[f64]) -> Vec<f64> {
+pub fn paired_ratios(ours: &[f64], peer: &[f64]) -> Vec<f64> {
     ours.iter().zip(peer).filter(|(_, peer)| **peer > 0.0).map(|(ours, peer)| ours / peer).collect()
 }
 

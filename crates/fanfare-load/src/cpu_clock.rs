@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 /// CPU time that all threads of a process have used, those that have ended included.
-pub(crate) fn of_process(pid: u32) -> io::Result<Duration> {
+pub fn of_process(pid: u32) -> io::Result<Duration> {
     let pid = i32::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is a live integer that the call writes.

@@ -1,16 +1,18 @@
-//! Failures of a bench: one sentence, and what was being done.
+//! Failures of programs that measure: one sentence, and what was being done.
 
 use std::fmt;
 
-/// Why a bench cannot measure.
+/// Why nothing can be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Error(String);
+pub struct Error(String);
 
-/// Of everything in this program that can fail.
-pub(crate) type Result<T> = std::result::Result<T, Error>;
+/// Of everything here that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    pub(crate) fn new(what: impl Into<String>) -> Self {
+    /// One sentence.
+    #[must_use]
+    pub fn new(what: impl Into<String>) -> Self {
         Error(what.into())
     }
 }
@@ -24,12 +26,18 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Adds what was being done to a failure.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
     /// `what` says it: "start nginx".
+    ///
+    /// # Errors
+    /// The failure, with what was being done before it.
     fn context(self, what: impl fmt::Display) -> Result<T>;
 }
 
 impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
+    ///
+    /// # Errors
+    /// The failure, with what was being done before it.
     fn context(self, what: impl fmt::Display) -> Result<T> {
         self.map_err(|error| Error(format!("{what}: {error}")))
     }

@@ -1,0 +1,60 @@
+//! What a run leaves in its directory.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use fanfare_load::{Run, results};
+use fanfare_trace::Plan;
+
+use super::report::Report;
+use crate::exit::Failure;
+
+/// The plan that was replayed.
+const PLAN: &str = "plan.csv";
+/// What the run came to, as `-o json` prints it.
+const SUMMARY: &str = "summary.json";
+
+/// The directory, made if it is not there, and empty.
+pub(super) fn prepare(path: &Path) -> Result<PathBuf, Failure> {
+    let failed = |e: io::Error| Failure::usage(format!("cannot write to {}: {e}", path.display()));
+    fs::create_dir_all(path).map_err(failed)?;
+    if fs::read_dir(path).map_err(failed)?.next().is_some() {
+        return Err(Failure::usage(format!("{} is not empty", path.display()))
+            .next("name a new directory with --out, so that no earlier run is overwritten"));
+    }
+    Ok(path.to_owned())
+}
+
+/// Writes everything.
+pub(super) fn write(
+    directory: &Path,
+    plan: &Plan,
+    run: &Run,
+    names: &[String],
+    report: &Report,
+) -> Result<(), Failure> {
+    let minutes = plan.span_us.div_ceil(60_000_000);
+    // As InVitro calls it.
+    let invocations = directory.join(format!("experiment_duration_{minutes}.csv"));
+    written(&invocations, |out| results::write(plan, run, names, out))?;
+    write_plan(plan, &directory.join(PLAN))?;
+    written(&directory.join(SUMMARY), |out| {
+        serde_json::to_writer_pretty(&mut *out, report)?;
+        out.write_all(b"\n")
+    })
+}
+
+/// Writes the plan.
+pub(super) fn write_plan(plan: &Plan, path: &Path) -> Result<(), Failure> {
+    written(path, |out| plan.write(out))
+}
+
+fn written(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Failure> {
+    let attempt = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        write(&mut out)?;
+        out.flush()
+    };
+    attempt().map_err(|e| Failure::platform(format!("cannot write {}: {e}", path.display())))
+}
