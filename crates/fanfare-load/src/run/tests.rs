@@ -234,6 +234,21 @@ fn an_interrupted_run_says_what_it_has() {
 }
 
 #[test]
+fn priority_is_had_or_refused_and_nothing_hangs() {
+    let server = Server::start();
+    let plan = plan(&["echo"], (0..50).map(|n| n * 1_000));
+    let first = Settings { realtime: true, ..settings(server.address) };
+    let progress = Progress::default();
+    match run(&plan, &requests(&plan), &first, &progress) {
+        Ok(run) => assert!(run.records.iter().all(|record| record.outcome == Outcome::Ok)),
+        Err(error) => {
+            assert!(!rustix::process::geteuid().is_root(), "{error}");
+            assert!(error.to_string().contains("real-time priority"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn settings_that_make_no_sense_are_refused() {
     let plan = plan(&["echo"], 0..1);
     let good = settings("127.0.0.1:9".parse().unwrap());
