@@ -1,16 +1,12 @@
 //! Where the time of cold starts went, out of their `Server-Timing`.
 
-use fanfare_load::server_timing;
+use fanfare_load::server_timing::{self, STAGES};
 
 use crate::error::{Error, Result};
 use crate::report::Report;
 use crate::stats::Summary;
 use crate::wire::Answer;
 
-/// Stages of a cold start, in the order in which they happen. `queue` is the wait as a whole: the ones after it, up to
-/// `propagate`, are its parts.
-const STAGES: [&str; 9] =
-    ["queue", "decide", "place", "transfer", "create", "start", "ready", "propagate", "execute"];
 /// The stage that only a cold start has.
 const COLD: &str = "create";
 

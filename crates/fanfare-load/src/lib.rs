@@ -30,4 +30,4 @@ pub mod wire;
 
 pub use record::{Outcome, Record};
 pub use request::{Requests, Target};
-pub use run::{Progress, Run, Settings, run};
+pub use run::{ColdStages, Progress, Run, Settings, run};

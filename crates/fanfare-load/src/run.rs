@@ -15,6 +15,7 @@ use crate::pacing;
 use crate::record::Record;
 use crate::request::Requests;
 use crate::sender::Sender;
+use crate::server_timing::STAGES;
 
 /// From when everything is ready until the plan begins.
 const LEAD: Duration = Duration::from_millis(20);
@@ -63,11 +64,16 @@ impl Progress {
     }
 }
 
+/// An invocation's place in the plan, and the milliseconds of each of [`STAGES`].
+pub type ColdStages = (usize, [f32; STAGES.len()]);
+
 /// What a replay came to.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// By the plan's invocations.
     pub records: Vec<Record>,
+    /// Of each answer that waited for a new sandbox.
+    pub cold_stages: Vec<ColdStages>,
     /// Names of the sandboxes that records have the numbers of.
     pub sandboxes: Vec<String>,
     /// When it began, in microseconds since 1970.
@@ -167,16 +173,17 @@ fn merge(
     is_complete: bool,
 ) -> Run {
     let mut records = vec![Record::default(); plan.invocations.len()];
-    let mut all = Names::default();
+    let (mut all, mut cold_stages) = (Names::default(), Vec::new());
     for sender in senders {
-        let (of_sender, names) = sender.into_records();
+        let (of_sender, stages, names) = sender.into_records();
+        cold_stages.extend(stages);
         for (index, mut record) in of_sender {
             record.sandbox = record.sandbox.and_then(|number| all.number(&names[number as usize]));
             records[index] = record;
         }
     }
     let began_epoch_us = u64::try_from(epoch.as_micros()).unwrap_or(u64::MAX);
-    Run { records, sandboxes: all.into_vec(), began_epoch_us, elapsed, is_complete }
+    Run { records, cold_stages, sandboxes: all.into_vec(), began_epoch_us, elapsed, is_complete }
 }
 
 #[cfg(test)]

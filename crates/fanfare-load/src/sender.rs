@@ -18,7 +18,8 @@ use crate::names::Names;
 use crate::realtime;
 use crate::record::{Outcome, Record};
 use crate::request::Requests;
-use crate::run::{Settings, Shared};
+use crate::run::{ColdStages, Settings, Shared};
+use crate::server_timing;
 use crate::wire::Answer;
 
 /// Events taken from the kernel at once.
@@ -66,6 +67,7 @@ pub(crate) struct Sender<'a> {
     deadlines: VecDeque<(u64, usize, u64)>,
     under_way: usize,
     records: Vec<(usize, Record)>,
+    cold_stages: Vec<ColdStages>,
     names: Names,
 }
 
@@ -98,6 +100,7 @@ impl<'a> Sender<'a> {
             under_way: 0,
             // No pause to make room in mid-run.
             records: Vec::with_capacity(plan.invocations.len() / settings.senders + 1),
+            cold_stages: Vec::new(),
             names: Names::default(),
         })
     }
@@ -106,9 +109,9 @@ impl<'a> Sender<'a> {
         self.number
     }
 
-    /// The records of what it has sent, with the names that they have the numbers of.
-    pub(crate) fn into_records(self) -> (Vec<(usize, Record)>, Vec<String>) {
-        (self.records, self.names.into_vec())
+    /// The records of what it has sent, with the stages of cold starts and the names that records have the numbers of.
+    pub(crate) fn into_records(self) -> (Vec<(usize, Record)>, Vec<ColdStages>, Vec<String>) {
+        (self.records, self.cold_stages, self.names.into_vec())
     }
 
     /// Sends and reads until the plan is at its end and everything has come to one.
@@ -215,7 +218,12 @@ impl<'a> Sender<'a> {
             Err(outcome) => self.end(at, outcome, clock),
             Ok(Progressed::Answered(frame)) => {
                 exchange.record.done_us = clock.now_us();
-                exchange.record.take(&Answer::new(frame, connection.answer()), &mut self.names);
+                let answer = Answer::new(frame, connection.answer());
+                exchange.record.take(&answer, &mut self.names);
+                if exchange.record.cold {
+                    let header = answer.header("server-timing").unwrap_or_default();
+                    self.cold_stages.push((exchange.index, server_timing::stages(header)));
+                }
                 let done_us = exchange.record.done_us;
                 self.finish(at);
                 if frame.closes {

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::record::{Outcome, Record};
 use crate::run::Run;
+use crate::server_timing::STAGES;
 use crate::stats::Summary;
 
 /// Microseconds of a millisecond.
@@ -141,6 +142,8 @@ pub struct Totals {
     pub scheduling_warm_ms: Option<Spread>,
     /// … and of those that did.
     pub scheduling_cold_ms: Option<Spread>,
+    /// Where the time of cold starts went, by stage.
+    pub cold_stages_ms: BTreeMap<&'static str, Spread>,
     /// Of the functions' slowdowns.
     pub slowdown: Option<Spread>,
     /// Sandboxes that said who they are.
@@ -219,10 +222,20 @@ pub fn summary(plan: &Plan, run: &Run, deployed: &[String]) -> Totals {
         scheduling_ms: Spread::of(&samples.scheduling_ms),
         scheduling_warm_ms: Spread::of(&samples.scheduling_warm_ms),
         scheduling_cold_ms: Spread::of(&samples.scheduling_cold_ms),
+        cold_stages_ms: cold_stages(plan, run),
         slowdown: Spread::of(&slowdowns),
         sandboxes_seen: run.sandboxes.len(),
         functions,
     }
+}
+
+/// By stage, after the warm-up.
+fn cold_stages(plan: &Plan, run: &Run) -> BTreeMap<&'static str, Spread> {
+    let counted = run.cold_stages.iter().filter(|(index, _)| !plan.is_warm_up(&plan.invocations[*index]));
+    let counted: Vec<_> = counted.map(|(_, stages)| stages).collect();
+    let spread =
+        |at: usize| Spread::of(&counted.iter().map(|stages| stages[at].into()).collect::<Vec<f64>>());
+    STAGES.iter().enumerate().filter_map(|(at, stage)| Some((*stage, spread(at)?))).collect()
 }
 
 fn geometric_mean(logarithms: &[f64]) -> Option<f64> {

@@ -38,7 +38,17 @@ fn answered(sent_us: u64, done_us: u64, execution_us: u32, cold: bool) -> Record
 
 fn run(records: Vec<Record>) -> Run {
     let elapsed = Duration::from_secs(1);
-    Run { records, sandboxes: vec!["s".to_owned()], began_epoch_us: 0, elapsed, is_complete: true }
+    let cold = records.iter().enumerate().filter(|(_, record)| record.cold);
+    let cold_stages =
+        cold.map(|(index, _)| (index, [1.0, 0.0, 0.0, 0.0, index as f32, 0.0, 0.0, 0.0, 0.0])).collect();
+    Run {
+        records,
+        cold_stages,
+        sandboxes: vec!["s".to_owned()],
+        began_epoch_us: 0,
+        elapsed,
+        is_complete: true,
+    }
 }
 
 fn summed(plan: &Plan, records: Vec<Record>) -> Totals {
@@ -68,6 +78,7 @@ fn latencies_are_what_they_are_said_to_be() {
     assert!((totals.slowdown.unwrap().p50 - 2.0).abs() < 1e-9);
     assert_eq!((totals.counts.ok, totals.counts.cold, totals.sandboxes_seen), (3, 1, 1));
     assert_eq!(totals.functions[1].deployed, "p-b");
+    assert_eq!((totals.cold_stages_ms["queue"].max, totals.cold_stages_ms["create"].max), (1.0, 0.0));
 }
 
 #[test]
@@ -101,6 +112,7 @@ fn warm_up_is_counted_and_in_no_latency() {
     assert_eq!((totals.counts.ok, totals.counts.cold), (2, 1));
     assert_eq!((totals.response_ms.unwrap().max, totals.functions[0].slowdown), (20.0, Some(2.0)));
     assert_eq!(totals.lateness.unwrap().max_us, 70);
+    assert!(totals.cold_stages_ms.is_empty());
 }
 
 #[test]

@@ -50,6 +50,7 @@ async fn a_trace_is_replayed_and_its_plan_again(cluster: Cluster) -> Cluster {
         let (p50, p99) = (report[latency]["p50"].as_f64().unwrap(), report[latency]["p99"].as_f64().unwrap());
         assert!(0.0 < p50 && p50 <= p99, "{latency}: {report}");
     }
+    assert!(report["cold_stages_ms"]["create"]["p99"].as_f64().unwrap() > 0.0, "{report}");
     let roles: Vec<&str> =
         report["cpu"].as_array().unwrap().iter().map(|process| process["role"].as_str().unwrap()).collect();
     let expected: &[&str] = match cluster.processes.len() {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use fanfare_load::Run;
+use fanfare_load::server_timing::STAGES;
 use fanfare_load::summary::{Lateness, LatenessBound, OfFunction, Spread, Totals};
 use fanfare_trace::Plan;
 use serde::Serialize;
@@ -175,8 +176,8 @@ impl Report {
         ));
         let spreads = [
             ("scheduling latency", totals.scheduling_ms, "response − execution"),
-            ("  warm", totals.scheduling_warm_ms, "of those that waited for no new sandbox"),
-            ("  cold", totals.scheduling_cold_ms, "of those that did"),
+            ("  warm", totals.scheduling_warm_ms, "of those that got a sandbox that was there"),
+            ("  cold", totals.scheduling_cold_ms, "of those that waited for a new one"),
             ("response", totals.response_ms, "from due to answered"),
             ("service", totals.service_ms, "from sent to answered"),
         ];
@@ -203,6 +204,8 @@ pub(super) fn print(printer: &Printer, report: &Report, output: Output) -> Resul
             printer.table(&["MEASURED", "VALUE", "NOTE"], &report.rows())?;
             if output == Output::Wide {
                 printer.out("")?;
+                print_stages(printer, &report.totals)?;
+                printer.out("")?;
                 print_functions(printer, &report.totals.functions)?;
             }
         }
@@ -220,6 +223,17 @@ pub(super) fn print_plan(printer: &Printer, plan: &Plan, output: Output) -> Resu
         Output::Json | Output::Yaml => printer.document(output, &report),
         _ => Ok(printer.table(&["PLANNED", "VALUE", "NOTE"], &report.rows())?),
     }
+}
+
+/// Where the time of cold starts went.
+fn print_stages(printer: &Printer, totals: &Totals) -> Result<(), Failure> {
+    let time = |ms: f64| human_duration(ms / 1e3);
+    let of = |stage: &&'static str| {
+        let spread = totals.cold_stages_ms.get(*stage)?;
+        Some(vec![(*stage).to_owned(), time(spread.p50), time(spread.p99), time(spread.max)])
+    };
+    let rows: Vec<Vec<String>> = STAGES.iter().filter_map(of).collect();
+    Ok(printer.table(&["STAGE OF COLD STARTS", "P50", "P99", "MAX"], &rows)?)
 }
 
 /// The slowest first.
