@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::entry::{encode, key};
+use super::space::Space;
 use super::write::write;
 use super::{Change, Done, Ids, Known, Request, Schedule, ScheduleError, Surroundings};
 use crate::ControlPlaneError;
@@ -45,8 +46,7 @@ pub(crate) struct Keeper {
     /// What waits for those.
     waiting: HashMap<String, VecDeque<Request>>,
     under_way: FuturesUnordered<BoxFuture<'static, Finished>>,
-    /// Bytes of all schedules, those included that are being added.
-    bytes: usize,
+    space: Space,
     adding: usize,
 }
 
@@ -77,6 +77,8 @@ struct Changed {
     /// `None`: it is deleted.
     after: Option<Schedule>,
     creates: bool,
+    /// Bytes that it takes more than before.
+    growth: usize,
     done: Done,
     answer: oneshot::Sender<Result<Done, ScheduleError>>,
 }
@@ -88,7 +90,7 @@ impl Keeper {
         requests: mpsc::Receiver<Request>,
         changed: watch::Sender<u64>,
     ) -> Self {
-        let bytes = known.read().values().map(|schedule| schedule.bytes).sum();
+        let kept = known.read().values().map(|schedule| schedule.bytes).sum();
         let ids = Ids { epoch: with.term.epoch, last: 0 };
         Keeper {
             with,
@@ -101,7 +103,7 @@ impl Keeper {
             busy: HashSet::new(),
             waiting: HashMap::new(),
             under_way: FuturesUnordered::new(),
-            bytes,
+            space: Space::new(kept, limits::SCHEDULES_BYTES_MAX),
             adding: 0,
         }
     }
@@ -242,7 +244,7 @@ impl Keeper {
         schedule.trouble = self.desk.trouble(schedule.spec.name.as_str());
         let bytes = schedule.bytes;
         let before = self.known.write().insert(schedule.spec.name.clone(), Arc::new(schedule));
-        self.bytes = self.bytes.saturating_sub(before.map_or(0, |before| before.bytes)) + bytes;
+        self.space.replace(before.map_or(0, |before| before.bytes), bytes);
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 
@@ -283,16 +285,23 @@ impl Keeper {
             }
             Err(error) => return answer(request.answer, Err(error)),
         };
-        // Frozen: what is planned rests on how it stands.
-        let _ = self.desk.freeze(&name);
         let creates = matches!(done, Done::Created(_));
         let value = after.as_ref().map(encode);
-        let after =
-            after.map(|after| Schedule { bytes: value.as_ref().map_or(0, bytes::Bytes::len), ..after });
+        let bytes = value.as_ref().map_or(0, bytes::Bytes::len);
+        let growth = bytes.saturating_sub(before.as_ref().map_or(0, |before| before.bytes));
+        // What the state of one takes more has room: only what somebody writes is refused.
+        if matches!(request.change, Change::Set(_)) && !self.space.has(growth) {
+            let (what, limit) = ("bytes of schedules", limits::SCHEDULES_BYTES_MAX);
+            return answer(request.answer, Err(ScheduleError::Full { what, limit }));
+        }
+        // Frozen: what is planned rests on how it stands.
+        let _ = self.desk.freeze(&name);
+        let after = after.map(|after| Schedule { bytes, ..after });
+        self.space.growing += growth;
         self.adding += usize::from(creates);
         self.busy.insert(name.clone());
         let (store, fence) = (self.with.store.clone(), self.with.term.fence.clone());
-        let change = Changed { name: request.name, after, creates, done, answer: request.answer };
+        let change = Changed { name: request.name, after, creates, growth, done, answer: request.answer };
         let before = before.map(|before| before.stored);
         self.under_way.push(Box::pin(async move {
             let result = write(store, fence, key(&name), before, value).await;
@@ -360,10 +369,6 @@ impl Keeper {
         if before.is_none() && known >= limit {
             return Err(ScheduleError::Full { what: "schedules", limit });
         }
-        let limit = limits::SCHEDULES_BYTES_MAX;
-        if self.bytes + spec.body.len() > limit {
-            return Err(ScheduleError::Full { what: "bytes of schedules", limit });
-        }
         let after = match before {
             Some(before) => {
                 let mut state = before.state.clone();
@@ -396,8 +401,9 @@ impl Keeper {
         change: Changed,
         result: Result<Revision, StoreError>,
     ) -> Result<(), ControlPlaneError> {
-        let Changed { name, after, creates, done, answer: told } = change;
+        let Changed { name, after, creates, growth, done, answer: told } = change;
         self.adding -= usize::from(creates);
+        self.space.growing -= growth;
         let now = self.now();
         match result {
             Ok(revision) => {
@@ -412,7 +418,7 @@ impl Keeper {
                     None => {
                         self.desk.remove(name.as_str());
                         let gone = self.known.write().remove(&name);
-                        self.bytes = self.bytes.saturating_sub(gone.map_or(0, |gone| gone.bytes));
+                        self.space.replace(gone.map_or(0, |gone| gone.bytes), 0);
                         self.changed.send_modify(|count| *count = count.wrapping_add(1));
                     }
                 }

@@ -6,6 +6,7 @@
 
 mod entry;
 mod keeper;
+mod space;
 mod write;
 
 use std::collections::BTreeMap;
