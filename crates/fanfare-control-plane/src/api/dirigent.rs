@@ -12,8 +12,8 @@ use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing;
-use fanfare_api::{DeployOutcome, DirigentPatch, DirigentRegistration, FieldError, FunctionDocument};
-use fanfare_types::{FunctionSpec, Reason};
+use fanfare_api::{DeployOutcome, DirigentPatch, DirigentRegistration, FieldError};
+use fanfare_types::Reason;
 use http::{HeaderMap, HeaderName, Method, Uri, header};
 use serde::Deserialize;
 use tokio::sync::oneshot;
@@ -55,15 +55,9 @@ async fn register(app: &App, uri: &Uri, headers: &HeaderMap, content: Body) -> R
     let image = image.ok_or_else(|| unknown_image(app, &registration.image))?;
     let spec = registration.function(image)?;
     let endpoints = endpoints(app, guard::authority(uri, headers)?).await?;
-    put(app, spec).await?;
-    Ok(endpoints.into_response())
-}
-
-/// Makes a function what it is to be.
-async fn put(app: &App, spec: FunctionSpec) -> Result<DeployOutcome, Failure> {
     let name = spec.name.to_string();
-    let (_, outcome) = functions::registered(app, Change::Put(Arc::new(spec)), &name).await?;
-    Ok(outcome)
+    functions::registered(app, Change::Put(Arc::new(spec)), &name).await?;
+    Ok(endpoints.into_response())
 }
 
 fn unknown_image(app: &App, image: &str) -> Failure {
@@ -124,10 +118,9 @@ async fn patch(
         return Err(Failure::new(Reason::UnsupportedMediaType, "send application/x-www-form-urlencoded"));
     }
     let patch = DirigentPatch::from_form(&body::form(content).await?)?;
-    let function = functions::find(&app, &patch.function)?;
-    let mut document = FunctionDocument::from(&*function.spec);
-    patch.apply(&mut document)?;
-    match put(&app, FunctionSpec::try_from(document)?).await? {
+    let name = functions::find(&app, &patch.function)?.spec.name.clone();
+    let (_, outcome) = functions::registered(&app, Change::Patch(name.clone(), patch), name.as_str()).await?;
+    match outcome {
         DeployOutcome::Unchanged => Ok("unchanged\n"),
         DeployOutcome::Created | DeployOutcome::Updated => Ok("changed\n"),
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fanfare_api::{DirigentPatch, FieldError, FunctionDocument};
 use fanfare_store::Op;
 use fanfare_types::{FunctionSpec, RevisionId};
 
@@ -68,6 +69,13 @@ pub(super) fn news(before: Option<&Function>, after: Option<&Function>) -> Vec<V
     let gone = same.map_or(&[][..], Function::units).iter().filter(|unit| !has(after, unit));
     news.extend(gone.map(|unit| Visible::Removed(unit.id.function)));
     news
+}
+
+/// What a function is with its scaling changed so.
+pub(super) fn patched(found: &Function, patch: &DirigentPatch) -> Result<FunctionSpec, FieldError> {
+    let mut document = FunctionDocument::from(&*found.spec);
+    patch.apply(&mut document)?;
+    FunctionSpec::try_from(document)
 }
 
 /// A new revision of a function that is there.

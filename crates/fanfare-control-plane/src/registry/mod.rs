@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use fanfare_api::{FieldError, TrafficChange};
+use fanfare_api::{DirigentPatch, FieldError, TrafficChange};
 use fanfare_store::{Revision, Store};
 use fanfare_types::{
     CodeDigest, DataPlaneId, FunctionId, FunctionName, FunctionSpec, NodeId, RevisionId, SecretName,
@@ -180,6 +180,8 @@ pub(crate) enum Change {
     Create(Arc<FunctionSpec>),
     /// Register a function, or a new revision of it.
     Put(Arc<FunctionSpec>),
+    /// Change a function's scaling as a form says, whatever it is by then.
+    Patch(FunctionName, DirigentPatch),
     /// Register again, as a new revision, what this one was; unless one is named, the newest before the current one that
     /// is not known to be broken.
     Rollback(FunctionName, Option<u32>),

@@ -24,6 +24,7 @@ impl Subject {
         match change {
             Change::Create(spec) | Change::Put(spec) => Subject::Function(spec.name.clone()),
             Change::Delete(name)
+            | Change::Patch(name, _)
             | Change::Rollback(name, _)
             | Change::Traffic(name, _)
             | Change::Proved(name, ..) => Subject::Function(name.clone()),

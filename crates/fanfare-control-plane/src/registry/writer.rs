@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
-use super::changes::{Plan, Planned, news, unwritable, update};
+use super::changes::{Plan, Planned, news, patched, unwritable, update};
 use super::entry::{note_past, put_function, put_number, revision_key, unchanged};
 use super::history::{self, Past, Unstartable, digest};
 use super::hosts;
@@ -191,13 +191,22 @@ impl Writer {
         match (change, function) {
             (Change::Create(_), Some(_)) => Ok(Planned::Answer(Err(RegistryError::Exists))),
             (Change::Put(spec), Some(found)) => update(&found, spec.clone()),
+            (Change::Patch(_, patch), Some(found)) => match patched(&found, patch) {
+                Ok(spec) => update(&found, Arc::new(spec)),
+                Err(error) => Ok(Planned::Answer(Err(RegistryError::Field(Box::new(error))))),
+            },
             (Change::Rollback(_, to), Some(found)) => self.roll_back(&found, *to).await,
             (Change::Traffic(_, change), Some(found)) => self.route(found, change).await,
             (Change::Create(spec) | Change::Put(spec), None) => self.create(spec.clone()).await,
             (Change::Proved(_, id, failed), Some(found)) => self.note(found, *id, failed.as_ref()).await,
-            (Change::Delete(_) | Change::Rollback(..) | Change::Traffic(..) | Change::Proved(..), None) => {
-                Ok(Planned::Answer(Err(RegistryError::NotFound)))
-            }
+            (
+                Change::Delete(_)
+                | Change::Patch(..)
+                | Change::Rollback(..)
+                | Change::Traffic(..)
+                | Change::Proved(..),
+                None,
+            ) => Ok(Planned::Answer(Err(RegistryError::NotFound))),
             (Change::Delete(name), Some(found)) => {
                 let past = found.past.iter().map(|past| Op::Delete(revision_key(name, past.number)));
                 let ops = std::iter::once(Op::Delete(subject.key())).chain(past).collect();

@@ -122,6 +122,34 @@ async fn forms_that_cannot_be_taken_are_refused_with_a_reason() {
 }
 
 #[tokio::test]
+async fn patches_at_once_lose_nothing() {
+    let (world, _data_plane) = world().await;
+    let api = &world.api;
+    let fields = [
+        ("scaling_upper_bound=7", "max", 7.0),
+        ("scaling_lower_bound=3", "min", 3.0),
+        ("initial_scale=2", "initial", 2.0),
+        ("panic_threshold_percentage=300", "panic_threshold", 3.0),
+        ("stable_window_width=61", "stable_window", 61.0),
+    ];
+    for round in 0..8 {
+        let name = format!("f{round}");
+        post(api, "/", &format!("name={name}&image=dirigent_empty_function"), &[]).await;
+        let patch = async |field: &str| post(api, "/patch", &format!("function={name}&{field}"), &[]).await;
+        let answers = futures_util::future::join_all(fields.map(|(field, ..)| patch(field))).await;
+        for answer in answers {
+            assert_eq!(text(&answer), (200, "changed\n"));
+        }
+        let found = api.call("GET", &format!("/v1/functions/{name}")).await.json();
+        assert_eq!(found["revision"], 6, "a revision for each");
+        for (field, key, value) in fields {
+            assert_eq!(found["function"]["scaling"][key].as_f64(), Some(value), "{field}: {found}");
+        }
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn forms_are_taken_only_where_that_was_asked_for() {
     let world = World::new().await;
     for path in ["/", "/registerService", "/patch"] {
