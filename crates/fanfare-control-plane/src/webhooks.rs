@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fanfare_api::WebhookDocument;
 use fanfare_store::{Entry, Revision, Store, StoreError};
-use fanfare_types::{FunctionName, SecretName, WebhookSpec, limits};
+use fanfare_types::{FunctionName, WebhookSpec, limits};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -20,7 +20,7 @@ use crate::ControlPlaneError;
 use crate::input::{Input, WebhookNews};
 use crate::leader::Term;
 use crate::limits::WEBHOOKS_QUEUE_MAX;
-use crate::registry::{Registry, for_each, unix_ms};
+use crate::registry::{self, Registry, RegistryError, for_each, unix_ms};
 use crate::schedules::write;
 
 /// Keys begin so.
@@ -107,6 +107,7 @@ impl Webhooks {
         let mut known = Known::new();
         for_each(&*store, WEBHOOKS, |key, entry| {
             let webhook = decode(key, entry)?;
+            registry.webhook_uses(&webhook.spec.name, Some(&webhook.spec.secret));
             known.insert(webhook.spec.name.clone(), webhook);
             Ok(())
         })
@@ -124,13 +125,6 @@ impl Webhooks {
         let stopped = || WebhookError::Unavailable("the control plane is stopping".to_owned());
         self.requests.send(Request { change, answer }).await.map_err(|_| stopped())?;
         answered.await.unwrap_or_else(|_| Err(stopped()))
-    }
-
-    /// Webhooks whose senders are known by a secret, in the order of their names.
-    pub(crate) fn users_of(&self, secret: &SecretName) -> Vec<FunctionName> {
-        let known = self.known.read();
-        let users = known.values().filter(|webhook| webhook.spec.secret == *secret);
-        users.map(|webhook| webhook.spec.name.clone()).collect()
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Webhook> {
@@ -187,6 +181,7 @@ impl Keeper {
                 let before = self.known.read().get(&name).cloned().ok_or(WebhookError::NotFound)?;
                 self.write(&name, Some(&before), None).await?;
                 self.known.write().remove(&name);
+                self.registry.webhook_uses(&name, None);
                 tracing::info!(webhook = %name, "webhook deleted");
                 self.tell(WebhookNews::Removed(name)).await;
                 Ok(Done::Deleted)
@@ -202,17 +197,22 @@ impl Keeper {
         if self.registry.function(spec.function.as_str()).is_none() {
             return Err(WebhookError::NoFunction(spec.function.to_string()).into());
         }
-        if self.registry.secret(spec.secret.as_str()).is_none() {
-            return Err(WebhookError::NoSecret(spec.secret.to_string()).into());
-        }
         let limit = limits::WEBHOOKS_MAX;
         if before.is_none() && self.known.read().len() >= limit {
             return Err(WebhookError::Full { limit }.into());
+        }
+        // Kept for it before it is written. Where that fails, what was written is not known, and both are kept.
+        let claim = registry::Change::ClaimSecret(spec.secret.clone(), spec.name.clone());
+        match self.registry.change(claim).await {
+            Ok(_) => {}
+            Err(RegistryError::NoSuchSecret { name, .. }) => return Err(WebhookError::NoSecret(name).into()),
+            Err(error) => return Err(WebhookError::Unavailable(error.to_string()).into()),
         }
         let created_unix_ms = before.as_ref().map_or_else(unix_ms, |before| before.created_unix_ms);
         let mut webhook = Webhook { spec: spec.clone(), created_unix_ms, stored: Revision::default() };
         webhook.stored = self.write(&spec.name, before.as_ref(), Some(encode(&webhook))).await?;
         self.known.write().insert(spec.name.clone(), webhook);
+        self.registry.webhook_uses(&spec.name, Some(&spec.secret));
         tracing::info!(webhook = %spec.name, function = %spec.function, "webhook set");
         self.tell(WebhookNews::Set(spec)).await;
         Ok(if before.is_some() { Done::Updated } else { Done::Created })

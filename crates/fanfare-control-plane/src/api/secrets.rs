@@ -14,7 +14,7 @@ use super::App;
 use super::body;
 use super::functions::{Name, path, routed, unread};
 use super::problem::Failure;
-use crate::registry::{Change, Done, RegistryError, Secret};
+use crate::registry::{Change, Done, RegistryError, Secret, WEBHOOK};
 
 /// Every secret, without its value.
 #[utoipa::path(
@@ -83,13 +83,13 @@ pub(super) async fn put(
     })
 }
 
-/// Delete a secret that no function uses.
+/// Delete a secret that no function and no webhook uses.
 #[utoipa::path(
     delete, path = "/v1/secrets/{name}", operation_id = "delete_secret", tag = "secrets", params(("name" = String, Path)),
     responses(
         (status = 204, description = "Deleted, durably"),
         (status = 404, body = Problem),
-        (status = 409, description = "A function uses it", body = Problem),
+        (status = 409, description = "A function or a webhook uses it", body = Problem),
     )
 )]
 pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
@@ -102,14 +102,12 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
 }
 
 fn document(app: &App, name: &SecretName, secret: &Secret) -> SecretDocument {
-    let mut used_by = app.registry.users_of(name);
-    used_by.extend(app.webhooks.users_of(name).iter().map(|webhook| format!("webhook {webhook}")));
     SecretDocument {
         name: name.to_string(),
         version: secret.version,
         created_unix_ms: secret.created_unix_ms,
         updated_unix_ms: secret.updated_unix_ms,
-        used_by,
+        used_by: app.registry.users_of(name),
     }
 }
 
@@ -123,8 +121,15 @@ fn refused(name: &str, error: RegistryError) -> Failure {
         RegistryError::InUse { by } => {
             let detail = format!("the secret {name:?} is used by {}", by.join(", "));
             let mut failure = Failure::new(Reason::SecretInUse, detail);
-            if let Some(function) = by.first() {
-                failure.problem.hint = Reason::SecretInUse.hint_for(function);
+            if let Some(first) = by.first() {
+                failure.problem.hint = match first.strip_prefix(WEBHOOK) {
+                    Some(webhook) => {
+                        format!(
+                            "delete the webhook (`fanfare webhook delete {webhook}`), or set it with another secret"
+                        )
+                    }
+                    None => Reason::SecretInUse.hint_for(first),
+                };
             }
             failure
         }

@@ -41,7 +41,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use history::{Past, Unstartable, unix_ms};
 pub(crate) use load::for_each;
-pub(crate) use secrets::{Secret, SecretReader, secrets_kept};
+pub(crate) use secrets::{Secret, SecretReader, WEBHOOK, secrets_kept};
 pub(crate) use traffic::Routing;
 use traffic::Unit;
 
@@ -195,6 +195,8 @@ pub(crate) enum Change {
     SetSecret(SecretName, SecretValue),
     /// Delete a secret.
     DeleteSecret(SecretName),
+    /// Keep a secret for a webhook that uses it from now on.
+    ClaimSecret(SecretName, FunctionName),
     /// Give a node or a data plane its number.
     Peer(PeerKind, Arc<str>),
 }
@@ -271,6 +273,8 @@ pub(crate) struct Known {
     functions: BTreeMap<FunctionName, Function>,
     peers: BTreeMap<PeerKind, BTreeMap<Arc<str>, u32>>,
     secrets: BTreeMap<SecretName, Secret>,
+    /// What webhooks use; of one whose write has failed, what it may use.
+    claims: BTreeMap<FunctionName, BTreeSet<SecretName>>,
 }
 
 #[derive(Debug)]

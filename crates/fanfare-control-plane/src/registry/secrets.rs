@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fanfare_api::FieldError;
 use fanfare_store::{Entry, Op, Revision, Store};
-use fanfare_types::{Given, RevisionId, SecretName, SecretPlace, SecretValue, limits};
+use fanfare_types::{FunctionName, Given, RevisionId, SecretName, SecretPlace, SecretValue, limits};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ use crate::vault::{Sealed, Vault, unreadable};
 
 /// Secrets' keys begin so.
 const SECRETS: &str = "secrets/";
+/// Before the names of those users of a secret that are webhooks.
+pub(crate) const WEBHOOK: &str = "webhook ";
 
 /// A secret that is kept.
 #[derive(Clone, Debug)]
@@ -170,6 +172,20 @@ pub(super) fn delete(known: &Known, name: &SecretName, under_way: &UnderWay) -> 
     }
 }
 
+/// A webhook uses this secret from now on, if there is one. Changes of one secret follow each other: it is not being
+/// deleted.
+pub(super) fn claim(
+    known: &mut Known,
+    name: &SecretName,
+    webhook: &FunctionName,
+) -> Result<Done, RegistryError> {
+    if !known.secrets.contains_key(name) {
+        return Err(RegistryError::NoSuchSecret { name: name.to_string(), field: "secret".to_owned() });
+    }
+    known.claims.entry(webhook.clone()).or_default().insert(name.clone());
+    Ok(Done::Noted)
+}
+
 /// Why a function cannot be as it is planned: a secret that it uses does not exist, or does not fit.
 pub(super) fn refusal(
     known: &Known,
@@ -249,7 +265,9 @@ impl Known {
     pub(super) fn users_of(&self, name: &SecretName) -> Vec<String> {
         let uses =
             |f: &&Function| f.parts_given().any(|given| given.secrets.iter().any(|s| s.secret == *name));
-        self.functions.values().filter(uses).map(|function| function.spec.name.to_string()).collect()
+        let functions = self.functions.values().filter(uses).map(|function| function.spec.name.to_string());
+        let claims = self.claims.iter().filter(|(_, claimed)| claimed.contains(name));
+        functions.chain(claims.map(|(webhook, _)| format!("{WEBHOOK}{webhook}"))).collect()
     }
 
     fn value(&self, vault: &Vault, name: &SecretName) -> Option<SecretValue> {
@@ -303,6 +321,15 @@ impl Registry {
     /// Functions that use a secret, in the order of their names.
     pub(crate) fn users_of(&self, name: &SecretName) -> Vec<String> {
         self.known.read().users_of(name)
+    }
+
+    /// What a webhook uses, and nothing else, if it is there.
+    pub(crate) fn webhook_uses(&self, webhook: &FunctionName, secret: Option<&SecretName>) {
+        let claims = &mut self.known.write().claims;
+        match secret {
+            Some(secret) => claims.insert(webhook.clone(), BTreeSet::from([secret.clone()])),
+            None => claims.remove(webhook),
+        };
     }
 
     /// What is given to every revision that is kept, if anything is.

@@ -28,7 +28,9 @@ impl Subject {
             | Change::Rollback(name, _)
             | Change::Traffic(name, _)
             | Change::Proved(name, ..) => Subject::Function(name.clone()),
-            Change::SetSecret(name, _) | Change::DeleteSecret(name) => Subject::Secret(name.clone()),
+            Change::SetSecret(name, _) | Change::DeleteSecret(name) | Change::ClaimSecret(name, _) => {
+                Subject::Secret(name.clone())
+            }
             Change::Peer(kind, name) => Subject::Peer(*kind, name.clone()),
         }
     }

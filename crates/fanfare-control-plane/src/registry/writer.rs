@@ -216,6 +216,9 @@ impl Writer {
                 secrets::set(&self.known.read(), &self.vault, name, value, &self.secrets)
             }
             (Change::DeleteSecret(name), _) => Ok(secrets::delete(&self.known.read(), name, &self.secrets)),
+            (Change::ClaimSecret(name, webhook), _) => {
+                Ok(Planned::Answer(secrets::claim(&mut self.known.write(), name, webhook)))
+            }
             (Change::Peer(kind, name), _) => self.number(*kind, name, subject.key()).await,
         }
     }
