@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::cluster::{Arrangement, Cluster, leftovers, root};
+use crate::cluster::{Answer, Arrangement, Cluster, leftovers, root};
 use crate::in_both_arrangements;
 
 /// Answers with what it was given, so that a test can see it.
@@ -270,12 +270,59 @@ fn search(cluster: &Cluster, canaries: &[&Canary]) {
     }
 }
 
+/// Senders that are believed and such that are not, of a webhook that keeps calls and of one that waits for the answer.
+async fn deliveries(cluster: &Cluster, token: &str, hear: &mut impl FnMut(&str, Output)) -> Vec<Answer> {
+    let set = ["webhook", "set", "--verify", "token", "--secret", "hook", "--debug"];
+    hear("webhook set", cluster.cli(&[&set[..], &["pushes", "use"]].concat()));
+    hear("webhook set", cluster.cli(&[&set[..], &["asks", "use", "--wait"]].concat()));
+    let bearer = format!("Bearer {token}");
+    let nearly = format!("Bearer {token}x");
+    let in_url = format!("?token={}&x=1", token.replace('/', "%2F").replace('+', "%2B"));
+    let nearly_in_url = in_url.replace("&x", "x&x");
+    let mut answers = Vec::new();
+    let mut kept = Vec::new();
+    for name in ["pushes", "asks"] {
+        let sent = [
+            (Some(&bearer), "", true),
+            (None, in_url.as_str(), true),
+            (Some(&nearly), "", false),
+            (None, nearly_in_url.as_str(), false),
+            (None, "", false),
+        ];
+        for (field, query, believed) in sent {
+            let url = format!("{}/webhook/{name}{query}", cluster.data_planes[0]);
+            let fields: Vec<_> = field.iter().map(|value| ("authorization", value.as_str())).collect();
+            let answer = cluster.send("POST", &url, &fields, "{}").await;
+            let expected = if !believed {
+                401
+            } else if name == "pushes" {
+                202
+            } else {
+                200
+            };
+            assert_eq!(answer.status, expected, "{name}: {}", answer.text());
+            kept.extend(answer.header("x-fanfare-invocation-id").map(str::to_owned));
+            answers.push(answer);
+        }
+    }
+    assert_eq!(kept.len(), 2, "one for each call that is kept: {answers:?}");
+    for id in &kept {
+        for what in [format!("/async/{id}?wait=20s"), format!("/async/{id}/result")] {
+            let answer = cluster.send("GET", &format!("{}{what}", cluster.data_planes[0]), &[], "").await;
+            assert_eq!(answer.status, 200, "{what}: {}", answer.text());
+            answers.push(answer);
+        }
+        hear("async status", cluster.cli(&["async", "status", id, "-o", "json"]));
+    }
+    answers
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
     if !root() {
         return;
     }
-    let (first, second) = (Canary::new("first"), Canary::new("second"));
+    let (first, second, hook) = (Canary::new("first"), Canary::new("second"), Canary::new("hook"));
     let mut cluster = Cluster::start_traced(Arrangement::Apart { data_planes: 1 }).await;
     let mut said: Vec<(String, Vec<u8>)> = Vec::new();
     let mut hear = |what: &str, output: Output| {
@@ -313,6 +360,8 @@ async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
         assert_eq!(refused.status, 422, "{}", refused.text());
         answers.push(refused);
     }
+    hear("secret set", set(&cluster, "hook", &hook.value));
+    answers.extend(deliveries(&cluster, &hook.value, &mut hear).await);
     let ids: Vec<String> =
         answers.iter().filter_map(|answer| answer.header("x-request-id")).map(str::to_owned).collect();
     for path in [
@@ -326,18 +375,23 @@ async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
         "/v1/functions/use",
         "/v1/functions/use/revisions",
         "/v1/functions/use/logs?tail=1000",
+        "/v1/secrets/hook",
+        "/v1/webhooks",
+        "/v1/webhooks/pushes",
     ] {
         let answer = cluster.api("GET", path, None).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answers.push(answer);
     }
+    let metrics = format!("{}/metrics", cluster.data_planes[0]);
+    answers.push(cluster.send("GET", &metrics, &[], "").await);
     for answer in &answers {
-        for canary in [&first, &second] {
+        for canary in [&first, &second, &hook] {
             canary.must_not_be_in("an answer", &answer.body);
             canary.must_not_be_in("an answer's head", format!("{:?}", answer.headers).as_bytes());
         }
     }
-    let verbs: [&[&str]; 14] = [
+    let verbs: [&[&str]; 19] = [
         &["list", "-o", "wide"],
         &["describe", "use"],
         &["describe", "use", "-o", "json"],
@@ -352,6 +406,11 @@ async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
         &["update", "use", "--max", "5", "--debug"],
         &["deploy", "--runtime", "fake", "--name", "other", "--secret", "none=env:X"],
         &["doctor", "-o", "json"],
+        &["webhook", "list", "-o", "wide"],
+        &["webhook", "describe", "pushes", "--debug"],
+        &["webhook", "describe", "pushes", "-o", "yaml"],
+        &["secret", "delete", "hook", "--debug"],
+        &["async", "list", "-o", "json"],
     ];
     for verb in verbs {
         hear(&verb.join(" "), cluster.cli(verb));
@@ -360,7 +419,7 @@ async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
         hear("explain", cluster.cli(&["explain", id, "-o", "json"]));
     }
     for (what, output) in &said {
-        for canary in [&first, &second] {
+        for canary in [&first, &second, &hook] {
             canary.must_not_be_in(what, output);
         }
     }
@@ -373,7 +432,7 @@ async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
     let holders = descendants(node).into_iter().filter_map(read).collect::<Vec<_>>();
     assert!(holders.iter().any(|held| *held == second.value.as_bytes()), "{} have files", holders.len());
     // ... and nowhere else.
-    search(&cluster, &[&first, &second]);
+    search(&cluster, &[&first, &second, &hook]);
 
     // After kill -9 of the node nothing of it is anywhere, not even where its function had it.
     cluster.kill("node");
@@ -381,10 +440,10 @@ async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
     cluster
         .until("its processes are gone", async || leftovers(&run).iter().all(|l| !l.starts_with("process")))
         .await;
-    search(&cluster, &[&first, &second]);
+    search(&cluster, &[&first, &second, &hook]);
     cluster.respawn("node");
     cluster.wait_until_complete(1).await;
     cluster.until("calls are answered again", async || cluster.call("use", "{}").await.status == 200).await;
-    search(&cluster, &[&first, &second]);
+    search(&cluster, &[&first, &second, &hook]);
     cluster.shut_down();
 }
