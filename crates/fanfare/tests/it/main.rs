@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
+mod crowd;
 mod deploy;
 mod double;
 mod emulate;

@@ -79,9 +79,41 @@ async fn a_hangup_reads_the_certificate_again() {
         }
         write_pair(dir.path());
     }
-    std::fs::write(dir.path().join("key.pem"), "nonsense").unwrap();
+    // The one on the disk is newer than the one that is shown.
     signal(&child, "HUP").await;
-    line_with(&mut err, "key.pem has no private key").await;
+    line_with(&mut err, "clients are shown a new certificate").await;
+    type Break = fn(&Path);
+    let breaks: [(&str, Break); 4] = [
+        ("key.pem has no private key", |dir| std::fs::write(dir.join("key.pem"), "nonsense").unwrap()),
+        ("does not belong to the certificate", |dir| {
+            let shown = std::fs::read(dir.join("cert.pem")).unwrap();
+            write_pair(dir);
+            std::fs::write(dir.join("cert.pem"), shown).unwrap();
+        }),
+        ("key.pem", |dir| std::fs::remove_file(dir.join("key.pem")).unwrap()),
+        ("key.pem", |dir| {
+            write_pair(dir);
+            let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+            std::fs::set_permissions(dir.join("key.pem"), readable).unwrap();
+        }),
+    ];
+    let shown = std::fs::read(dir.path().join("cert.pem")).unwrap();
+    for (why, break_it) in breaks {
+        break_it(dir.path());
+        signal(&child, "HUP").await;
+        let said = line_with(&mut err, "cannot be").await;
+        assert!(said.contains(why) && said.contains("clients are shown the old one"), "{said}");
+        let latest = std::fs::read(dir.path().join("cert.pem")).unwrap();
+        std::fs::write(dir.path().join("cert.pem"), &shown).unwrap();
+        if let Some(answer) = curl(dir.path(), &url, "/_fanfare/health").await {
+            assert!(answer.contains("not-synced"), "{why}: {answer}");
+        }
+        std::fs::write(dir.path().join("cert.pem"), latest).unwrap();
+    }
+    write_pair(dir.path());
+    signal(&child, "HUP").await;
+    line_with(&mut err, "clients are shown a new certificate").await;
+    curl(dir.path(), &url, "/_fanfare/health").await;
     signal(&child, "TERM").await;
     assert_eq!(child.wait().await.unwrap().code(), Some(0));
 }
