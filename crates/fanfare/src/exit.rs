@@ -95,6 +95,8 @@ pub(crate) struct Failure {
     pub(crate) undo: Option<String>,
     /// Everything has been said already.
     pub(crate) silent: bool,
+    /// A request was sent, and what became of it is not known.
+    pub(crate) unanswered: bool,
 }
 
 /// What the platform said about a failure.
@@ -112,7 +114,16 @@ pub(crate) struct Stated {
 
 impl Failure {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Failure { exit, what: what.into(), stated: None, still: None, next: None, undo: None, silent: false }
+        Failure {
+            exit,
+            what: what.into(),
+            stated: None,
+            still: None,
+            next: None,
+            undo: None,
+            silent: false,
+            unanswered: false,
+        }
     }
 
     pub(crate) fn usage(what: impl Into<String>) -> Self {
@@ -126,6 +137,11 @@ impl Failure {
     /// Ends with this code and says nothing more.
     pub(crate) fn said(exit: Exit) -> Self {
         Failure { silent: true, ..Failure::new(exit, "") }
+    }
+
+    /// The same, of a request that was sent and not answered, or not to the end.
+    pub(crate) fn unanswered(self) -> Self {
+        Failure { unanswered: true, ..self }
     }
 
     pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
@@ -180,6 +196,7 @@ impl From<Problem> for Failure {
             next: hint,
             undo: None,
             silent: false,
+            unanswered: false,
         }
     }
 }

@@ -110,6 +110,7 @@ fn send_failure(server: &str, error: &Error) -> Failure {
         Failure::platform(format!("cannot connect to {server}: {}", root_cause(error)))
     } else {
         Failure::platform(format!("{server} broke off before it answered: {}", root_cause(error)))
+            .unanswered()
     }
 }
 

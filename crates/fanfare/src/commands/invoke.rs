@@ -20,25 +20,46 @@ use crate::commands::{Context, asynchronous, data_plane, function_url};
 use crate::exit::{Exit, Failure};
 use crate::http::{Base, Body, full_body, header_text, no_body, root_cause, shown_value};
 use crate::printer::{Printer, human_duration};
+use crate::signals::Signals;
 
+const REQUEST_ID: &str = "x-request-id";
+/// Characters of a request's id.
+const REQUEST_ID_LEN_MAX: usize = 128;
 /// Bytes read from a file or standard input at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub(crate) async fn run(context: &Context, args: &InvokeArgs) -> Result<Exit, Failure> {
     let base = data_plane(context, args.data_plane.as_deref()).await?;
-    let call = call(context, args, &base);
-    match args.timeout {
-        None => call.await,
-        Some(limit) => tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+    let mut signals = Signals::listen()?;
+    let request = request(args, &base).await?;
+    let id = header_text(request.headers(), REQUEST_ID).unwrap_or_default().to_owned();
+    let call = call(context, args, request);
+    let call = async {
+        let Some(limit) = args.timeout else { return call.await };
+        tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
             let what = format!("{} did not answer within {limit:?}", args.name);
-            Err(Failure::new(Exit::Timeout, what).next("give it longer with --timeout DURATION, which is this call's; the function's own is set with `fanfare update`"))
-        }),
-    }
+            Err(Failure::new(Exit::Timeout, what).unanswered().next("give it longer with --timeout DURATION, which is this call's; the function's own is set with `fanfare update`"))
+        })
+    };
+    let result = tokio::select! {
+        result = call => result,
+        () = signals.next() => Err(Failure::new(Exit::Interrupted, "interrupted before the answer's end").unanswered()),
+    };
+    result.map_err(|failure| if failure.unanswered { asking_for(&id, args, failure) } else { failure })
 }
 
-async fn call(context: &Context, args: &InvokeArgs, base: &Base) -> Result<Exit, Failure> {
+/// How to ask what became of a request that nobody waits for any more.
+fn asking_for(id: &str, args: &InvokeArgs, failure: Failure) -> Failure {
+    let ask = match args.later.later {
+        true => format!("whether the call is kept: `fanfare async list --function {}`", args.name),
+        false => format!("what became of the request: `fanfare explain {id}`"),
+    };
+    let next = failure.next.as_ref().map_or(ask.clone(), |next| format!("{ask}; {next}"));
+    Failure { what: format!("{} (request {id})", failure.what), ..failure }.next(next)
+}
+
+async fn call(context: &Context, args: &InvokeArgs, request: Request<Body>) -> Result<Exit, Failure> {
     let printer = &context.printer;
-    let request = request(args, base).await?;
     if args.verbose {
         printer.note(format_args!("> {} {}", request.method(), request.uri()));
         headers(printer, ">", request.headers());
@@ -118,7 +139,27 @@ async fn request(args: &InvokeArgs, base: &Base) -> Result<Request<Body>, Failur
     for (name, value) in args.later.fields()? {
         fields.insert(name, value);
     }
+    // Known before there is an answer, so that it can be asked for where there is none.
+    let id = fields.entry(REQUEST_ID).or_insert_with(new_id).clone();
+    if !(1..=REQUEST_ID_LEN_MAX).contains(&id.len()) || !id.as_bytes().iter().all(u8::is_ascii_graphic) {
+        return Err(Failure::usage(format!(
+            "-H 'X-Request-Id: …' has {} bytes, or others than visible ASCII",
+            id.len()
+        ))
+        .next(format!(
+            "the platform takes 1 to {REQUEST_ID_LEN_MAX} visible ASCII characters, and else another id"
+        )));
+    }
     Ok(request)
+}
+
+/// An id of 128 random bits, as data planes make them.
+fn new_id() -> HeaderValue {
+    let mut bits = [0_u8; 16];
+    // Without random bits of the kernel's (before the first ones are there) it is a poor id, and no wrong one.
+    let _ = rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::NONBLOCK);
+    let text = format!("{:032x}", u128::from_ne_bytes(bits));
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0"))
 }
 
 fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
@@ -159,6 +200,7 @@ pub(super) async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, F
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|e| {
             Failure::platform(format!("the answer broke off after {bytes} bytes: {}", root_cause(&e)))
+                .unanswered()
         })?;
         if let Ok(data) = frame.into_data() {
             bytes += data.len() as u64;

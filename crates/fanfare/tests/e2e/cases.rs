@@ -1,11 +1,13 @@
 //! Cases that users of other platforms have reported (`docs/cases.md`), on emulated nodes: nothing here needs root.
 
 use std::collections::BTreeSet;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use crate::cluster::{Answer, Arrangement, Cluster};
+use crate::cluster::{Answer, Arrangement, Cluster, wait};
 
 async fn start() -> Cluster {
     let nodes = ["--emulate", "2", "--cpus", "4", "--memory", "4GiB", "--create-delay", "50ms"];
@@ -107,5 +109,30 @@ async fn c8_neither_a_minimum_being_filled_nor_a_surge_holds_up_anothers_cold_st
         answers = surge => panic!("the surge was to wait: {:?}", answers[0]),
         () = others => {}
     }
+    cluster.shut_down();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t2_an_interrupted_invocation_leaves_an_id_that_can_be_explained() {
+    let cluster = start().await;
+    register(&cluster, "slow", r#""timeouts":{"request":"60s"}"#).await;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fanfare"))
+        .args(["invoke", "slow", "-H", "x-fake-sleep-ms: 30000"])
+        .env("FANFARE_API", &cluster.api)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    cluster.until("it is executed", async || cluster.status_of("slow").await["in_flight"] == 1).await;
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(wait(&mut child).code(), Some(130), "{told}");
+    let (_, command) = told.split_once("`fanfare explain ").expect(&told);
+    let id = command.split('`').next().unwrap();
+    let explained = || cluster.cli(&["explain", id, "-o", "json"]);
+    cluster.until("it is explained", async || explained().status.code() == Some(0)).await;
+    let text = String::from_utf8(explained().stdout).unwrap();
+    assert!(text.contains("client_left"), "{text}");
     cluster.shut_down();
 }

@@ -383,8 +383,6 @@ async fn a_canary_is_found_nowhere_but_where_its_function_has_it() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answers.push(answer);
     }
-    let metrics = format!("{}/metrics", cluster.data_planes[0]);
-    answers.push(cluster.send("GET", &metrics, &[], "").await);
     for answer in &answers {
         for canary in [&first, &second, &hook] {
             canary.must_not_be_in("an answer", &answer.body);

@@ -1,5 +1,7 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use crate::double::Double;
-use crate::run::{fanfare, fanfare_with_input};
+use crate::run::{command, fanfare, fanfare_with_input};
 
 #[tokio::test]
 async fn the_answer_alone_is_on_standard_output() {
@@ -55,6 +57,65 @@ async fn bodies_from_files_and_standard_input() {
     assert!(run.code == 2 && run.stderr.contains("hint: after @ comes a file"), "{run:?}");
     let run = fanfare(&double.api, &["invoke", "hello", "--path", "/x y"]).await;
     assert!(run.code == 2 && run.stderr.contains("a space is %20"), "{run:?}");
+}
+
+/// What becomes of an invocation whose request has arrived.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    Signal(&'static str),
+    Connection,
+    Answer,
+}
+
+#[tokio::test]
+async fn an_invocation_that_is_cut_short_leaves_an_id_to_ask_for() {
+    let double = Double::start().await.with_function("hello");
+    let cases = [
+        (Cut::Signal("-INT"), 130, "interrupted"),
+        (Cut::Signal("-TERM"), 130, "interrupted"),
+        (Cut::Connection, 3, "broke off before it answered"),
+        (Cut::Answer, 3, "the answer broke off after 2 bytes"),
+    ];
+    for (cut, code, what) in cases {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let data_plane = format!("http://{}", listener.local_addr().unwrap());
+        let child = command(&double.api, &["invoke", "hello", "--data-plane", &data_plane]).spawn().unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            assert!(stream.read_buf(&mut head).await.unwrap() > 0, "{cut:?}: the request has an end");
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        let id = head.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap().to_owned();
+        match cut {
+            Cut::Signal(signal) => {
+                let pid = child.id().unwrap().to_string();
+                assert!(
+                    tokio::process::Command::new("kill")
+                        .args([signal, &pid])
+                        .status()
+                        .await
+                        .unwrap()
+                        .success()
+                );
+            }
+            Cut::Connection => drop(stream),
+            Cut::Answer => {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe").await.unwrap();
+                drop(stream);
+            }
+        }
+        let output = child.wait_with_output().await.unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{cut:?}: {told}");
+        assert!(told.contains(what) && told.contains(&format!("(request {id})")), "{cut:?}: {told}");
+        assert!(told.contains(&format!("`fanfare explain {id}`")), "{cut:?}: {told}");
+    }
+    // Nothing was sent: there is nothing to ask for.
+    let run = fanfare(&double.api, &["invoke", "hello", "--data-plane", "http://127.0.0.1:1"]).await;
+    assert!(run.code == 3 && !run.stderr.contains("explain"), "{run:?}");
+    let run = fanfare(&double.api, &["invoke", "hello", "-H", "X-Request-Id: a b"]).await;
+    assert!(run.code == 2 && run.stderr.contains("visible ASCII"), "{run:?}");
 }
 
 #[tokio::test]
