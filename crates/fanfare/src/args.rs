@@ -37,15 +37,13 @@ pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
 };
 pub(crate) use schedules::{
-    Delivery, Missed, ScheduleArgs, ScheduleCommand, ScheduleDeleteArgs, ScheduleDescribeArgs,
-    ScheduleListArgs, ScheduleNameArgs, ScheduleSetArgs,
+    Delivery, Missed, ScheduleArgs, ScheduleCommand, ScheduleDescribeArgs, ScheduleListArgs,
+    ScheduleNameArgs, ScheduleSetArgs,
 };
-pub(crate) use secrets::{
-    SecretArgs, SecretCommand, SecretDeleteArgs, SecretListArgs, SecretNameArgs, SecretSetArgs,
-};
+pub(crate) use secrets::{SecretArgs, SecretCommand, SecretListArgs, SecretNameArgs, SecretSetArgs};
 pub(crate) use tls::TlsArgs;
 pub(crate) use webhooks::{
-    Verify, WebhookArgs, WebhookCommand, WebhookDeleteArgs, WebhookListArgs, WebhookNameArgs, WebhookSetArgs,
+    Verify, WebhookArgs, WebhookCommand, WebhookListArgs, WebhookNameArgs, WebhookSetArgs,
 };
 
 const EXAMPLES: &str = "\

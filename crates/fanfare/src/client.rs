@@ -148,13 +148,18 @@ impl Client {
     }
 
     pub(crate) async fn delete_function(&self, name: &FunctionName) -> Result<(), Failure> {
-        let request = self.request(Method::DELETE, &format!("/v1/functions/{name}"), no_body())?;
+        let deleted = self.delete(&format!("/v1/functions/{name}")).await;
+        self.suggesting(name, deleted).await
+    }
+
+    /// Deletes what has this path.
+    async fn delete(&self, path: &str) -> Result<(), Failure> {
+        let request = self.request(Method::DELETE, path, no_body())?;
         let response = self.send(request, ANSWER_TIMEOUT, None).await?;
-        let deleted = match response.status() {
+        match response.status() {
             status if status.is_success() => Ok(()),
             _ => Err(problem(response).await),
-        };
-        self.suggesting(name, deleted).await
+        }
     }
 
     /// Has a node prove that the function starts.
@@ -293,12 +298,7 @@ impl Client {
     }
 
     pub(crate) async fn delete_secret(&self, name: &SecretName) -> Result<(), Failure> {
-        let request = self.request(Method::DELETE, &format!("/v1/secrets/{name}"), no_body())?;
-        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
-        let deleted = match response.status() {
-            status if status.is_success() => Ok(()),
-            _ => Err(problem(response).await),
-        };
+        let deleted = self.delete(&format!("/v1/secrets/{name}")).await;
         self.suggesting_secret(name, deleted).await
     }
 

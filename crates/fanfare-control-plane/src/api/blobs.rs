@@ -11,7 +11,7 @@ use fanfare_types::{CodeDigest, Reason, limits::CODE_BYTES_MAX};
 use http::{StatusCode, header};
 
 use super::App;
-use super::functions::{Name, path};
+use super::extract::Name;
 use super::problem::Failure;
 use crate::blobs::UploadError;
 
@@ -28,10 +28,10 @@ use crate::blobs::UploadError;
 )]
 pub(super) async fn put(
     State(app): State<Arc<App>>,
-    digest: Name,
+    Name(digest): Name,
     content: Body,
 ) -> Result<Response, Failure> {
-    let digest = parse(digest)?;
+    let digest = parse(&digest)?;
     if content.size_hint().lower() > CODE_BYTES_MAX {
         return Err(failure(&UploadError::TooLarge { limit: CODE_BYTES_MAX }));
     }
@@ -51,8 +51,8 @@ pub(super) async fn put(
         (status = 422, description = "The digest is none"),
     )
 )]
-pub(super) async fn head(State(app): State<Arc<App>>, digest: Name) -> Result<Response, Failure> {
-    let digest = parse(digest)?;
+pub(super) async fn head(State(app): State<Arc<App>>, Name(digest): Name) -> Result<Response, Failure> {
+    let digest = parse(&digest)?;
     let missing = || {
         let mut failure = Failure::new(Reason::CodeNotFound, format!("the code {digest} was not uploaded"));
         failure.problem.status = StatusCode::NOT_FOUND.as_u16();
@@ -65,8 +65,7 @@ pub(super) async fn head(State(app): State<Arc<App>>, digest: Name) -> Result<Re
     Ok([(header::CONTENT_LENGTH, size_bytes)].into_response())
 }
 
-fn parse(digest: Name) -> Result<CodeDigest, Failure> {
-    let digest = path(digest)?;
+fn parse(digest: &str) -> Result<CodeDigest, Failure> {
     digest.parse().map_err(|allowed: &str| FieldError::new("digest", format!("{digest:?}"), allowed).into())
 }
 

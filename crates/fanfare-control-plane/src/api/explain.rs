@@ -18,7 +18,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::App;
-use super::functions::{Name, decisions, path, statuses};
+use super::extract::Name;
+use super::functions::{decisions, statuses};
 use super::problem::Failure;
 use super::timeline::{ms, stages, summary};
 use crate::input::Input;
@@ -40,9 +41,8 @@ const SKEW: Duration = Duration::from_millis(50);
 )]
 pub(super) async fn explain(
     State(app): State<Arc<App>>,
-    id: Name,
+    Name(id): Name,
 ) -> Result<Json<RequestExplanationDocument>, Failure> {
-    let id = path(id)?;
     if id.is_empty() || id.len() > REQUEST_ID_LEN_MAX || !id.bytes().all(|b| b.is_ascii_graphic()) {
         let allowed = format!("1 to {REQUEST_ID_LEN_MAX} visible ASCII characters");
         return Err(fanfare_api::FieldError::new("id", format!("{id:?}"), allowed).into());

@@ -1,36 +1,29 @@
 //! Functions: register, list, describe, delete, prepare.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use fanfare_api::{
     DecisionDocument, DeployOutcome, DeployResult, FailedName, FailureCountDocument, FailureDocument,
-    FieldError, FunctionDocument, FunctionListDocument, FunctionState, FunctionStatusDocument,
-    FunctionSummaryDocument, HandlerDocument, LoadDocument, PrepareResult, Problem, SandboxCounts,
+    FunctionDocument, FunctionListDocument, FunctionState, FunctionStatusDocument, FunctionSummaryDocument,
+    HandlerDocument, LoadDocument, PrepareResult, Problem, SandboxCounts,
 };
 use fanfare_engine::{Failed, FailureCount, FunctionStatus};
 use fanfare_types::{FunctionId, FunctionSpec, Reason, RevisionId, StartFailure, Timestamp};
 use http::{HeaderMap, StatusCode, header};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 
 use super::App;
-use super::body;
+use super::extract::{self, Name, Page};
 use super::problem::Failure;
 use super::revisions;
 use crate::input::Input;
-use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PREPARE_GRACE, ROUTED_TIMEOUT};
+use crate::limits::{PREPARE_GRACE, ROUTED_TIMEOUT};
 use crate::registry::{Change, Done, Function, unix_ms};
-
-/// A path parameter, or why it is none.
-pub(super) type Name = Result<Path<String>, PathRejection>;
 
 /// Register a new function. When this is answered it exists, durably, and every connected data plane knows it, those
 /// apart that have not confirmed it within a second.
@@ -50,7 +43,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     content: Body,
 ) -> Result<Response, Failure> {
-    let spec = checked(&app, &body::json(&headers, content).await?)?;
+    let spec = checked(&app, extract::document(&headers, content, FunctionDocument::from_json).await?)?;
     register(&app, Change::Create(spec.clone()), &spec).await
 }
 
@@ -70,28 +63,13 @@ pub(super) async fn create(
 )]
 pub(super) async fn put(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
     headers: HeaderMap,
     content: Body,
 ) -> Result<Response, Failure> {
-    let name = path(name)?;
-    let spec = checked(&app, &body::json(&headers, content).await?)?;
-    if spec.name.as_str() != name {
-        return Err(FieldError::new(
-            "name",
-            format!("{:?}", spec.name.as_str()),
-            format!("{name:?}, as in the path"),
-        )
-        .into());
-    }
+    let spec = checked(&app, extract::document(&headers, content, FunctionDocument::from_json).await?)?;
+    extract::as_in_path(&spec.name, &name)?;
     register(&app, Change::Put(spec.clone()), &spec).await
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ListQuery {
-    pub(super) limit: Option<String>,
-    pub(super) after: Option<String>,
 }
 
 /// Functions in the order of their names.
@@ -105,12 +83,9 @@ pub(super) struct ListQuery {
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    page: Page,
 ) -> Result<Json<FunctionListDocument>, Failure> {
-    let query = body::query(query)?;
-    let limit = query.limit.as_deref();
-    let limit = body::number("limit", limit, LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
-    let (page, more) = app.registry.page(query.after.as_deref(), limit as usize);
+    let (page, more) = app.registry.page(page.after.as_deref(), page.limit);
     let (_, statuses) = statuses(&app, page.iter().map(|f| f.id.function).collect(), false).await?;
     let next = page.last().filter(|_| more).map(|f| f.spec.name.to_string());
     let functions =
@@ -125,9 +100,9 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
 ) -> Result<Json<FunctionStatusDocument>, Failure> {
-    let function = find(&app, &path(name)?)?;
+    let function = find(&app, &name)?;
     let (now, statuses) = statuses(&app, function.parts(), true).await?;
     Ok(Json(describe(&function, &statuses, now)))
 }
@@ -137,8 +112,7 @@ pub(super) async fn get(
     delete, path = "/v1/functions/{name}", tag = "functions", params(("name" = String, Path)),
     responses((status = 204, description = "Deleted, durably"), (status = 404, body = Problem))
 )]
-pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
-    let name = path(name)?;
+pub(super) async fn delete(State(app): State<Arc<App>>, Name(name): Name) -> Result<StatusCode, Failure> {
     let function = find(&app, &name)?;
     let change = Change::Delete(function.spec.name.clone());
     app.registry.change(change).await.map_err(|error| Failure::registry(&name, error))?;
@@ -155,8 +129,11 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
         (status = 503, description = "It does not start; the problem has the last lines of its log", body = Problem),
     )
 )]
-pub(super) async fn prepare(State(app): State<Arc<App>>, name: Name) -> Result<Json<PrepareResult>, Failure> {
-    let function = find(&app, &path(name)?)?;
+pub(super) async fn prepare(
+    State(app): State<Arc<App>>,
+    Name(name): Name,
+) -> Result<Json<PrepareResult>, Failure> {
+    let function = find(&app, &name)?;
     let began = Instant::now();
     let limit = function.spec.timeouts.start + PREPARE_GRACE;
     let (answer, answered) = oneshot::channel();
@@ -195,20 +172,12 @@ pub(super) async fn prepare(State(app): State<Arc<App>>, name: Name) -> Result<J
     }
 }
 
-pub(super) fn path(name: Name) -> Result<String, Failure> {
-    match name {
-        Ok(Path(name)) => Ok(name),
-        Err(rejection) => Err(Failure::new(Reason::BadRequest, rejection.body_text())),
-    }
-}
-
 pub(super) fn find(app: &App, name: &str) -> Result<Function, Failure> {
     app.registry.function(name).ok_or_else(|| Failure::no_such_function(name))
 }
 
-fn checked(app: &App, json: &[u8]) -> Result<Arc<FunctionSpec>, Failure> {
-    let spec =
-        FunctionSpec::try_from(FunctionDocument::from_json(json).map_err(|error| unread(json, error))?)?;
+fn checked(app: &App, document: FunctionDocument) -> Result<Arc<FunctionSpec>, Failure> {
+    let spec = FunctionSpec::try_from(document)?;
     if let Some(digest) = spec.code
         && !app.blobs.touch(digest)
     {
@@ -217,14 +186,6 @@ fn checked(app: &App, json: &[u8]) -> Result<Arc<FunctionSpec>, Failure> {
         return Err(failure);
     }
     Ok(Arc::new(spec))
-}
-
-/// No field is wrong when there is no document.
-pub(super) fn unread(json: &[u8], error: FieldError) -> Failure {
-    match serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(json) {
-        Ok(_) => error.into(),
-        Err(_) => Failure::new(Reason::BadRequest, error.message),
-    }
 }
 
 pub(super) async fn register(app: &App, change: Change, spec: &FunctionSpec) -> Result<Response, Failure> {

@@ -26,7 +26,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::App;
 use super::body;
 use super::explain;
-use super::functions::{Name, find, path};
+use super::extract::Name;
+use super::functions::find;
 use super::problem::Failure;
 use crate::input::Input;
 use crate::limits::{LOG_NODE_TIMEOUT, LOG_QUEUE_LINES, LOG_READERS_MAX, LOG_TAIL_DEFAULT, LOG_TAIL_MAX};
@@ -98,11 +99,11 @@ impl LogsQuery {
 )]
 pub(super) async fn logs(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
     query: Result<Query<LogsQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let query = body::query(query)?;
-    let function = find(&app, &path(name)?)?;
+    let function = find(&app, &name)?;
     let tail = body::number("tail", query.tail.as_deref(), LOG_TAIL_DEFAULT, 0..=LOG_TAIL_MAX)?;
     let permit = app.log_readers.clone().try_acquire_owned().map_err(|_| {
         Failure::new(

@@ -8,6 +8,7 @@ mod blobs;
 mod body;
 mod dirigent;
 mod explain;
+mod extract;
 mod functions;
 mod guard;
 mod lingering;

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 
 use super::App;
 use super::body;
-use super::functions::{Name, find, path, register, routed, statuses, unread};
+use super::extract::{Name, document, unread};
+use super::functions::{find, register, routed, statuses};
 use super::problem::Failure;
 use crate::input::Input;
 use crate::limits::TRAFFIC_TIMEOUT;
@@ -31,9 +32,9 @@ use crate::registry::{Change, Function, Past, Unstartable, unix_ms};
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
 ) -> Result<Json<RevisionListDocument>, Failure> {
-    let function = find(&app, &path(name)?)?;
+    let function = find(&app, &name)?;
     let (now, statuses) = statuses(&app, function.parts(), true).await?;
     let revisions = documents(&function, &statuses, now);
     Ok(Json(RevisionListDocument { name: function.spec.name.to_string(), revisions }))
@@ -55,11 +56,11 @@ pub(super) async fn list(
 )]
 pub(super) async fn rollback(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
     headers: HeaderMap,
     content: Body,
 ) -> Result<Response, Failure> {
-    let function = find(&app, &path(name)?)?;
+    let function = find(&app, &name)?;
     let to = match body::optional_json(&headers, content).await? {
         Some(json) => RollbackDocument::from_json(&json).map_err(|error| unread(&json, error))?.to,
         None => None,
@@ -88,14 +89,12 @@ pub(super) async fn rollback(
 )]
 pub(super) async fn traffic(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
     headers: HeaderMap,
     content: Body,
 ) -> Result<Json<TrafficResult>, Failure> {
-    let name = path(name)?;
     let function = find(&app, &name)?;
-    let json = body::json(&headers, content).await?;
-    let change = TrafficDocument::from_json(&json).map_err(|error| unread(&json, error))?.check()?;
+    let change = document(&headers, content, TrafficDocument::from_json).await?.check()?;
     let change = Change::Traffic(function.spec.name.clone(), change);
     app.registry.change(change).await.map_err(|error| Failure::registry(&name, error))?;
     let pending = !switched(&app, function.id.function).await?;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use fanfare_api::{
     FieldError, FiredDocument, FiredOutcome, FiringDocument, OccurrenceDocument, Problem, ScheduleDocument,
@@ -17,10 +16,9 @@ use fanfare_types::{FunctionName, Reason};
 use http::{HeaderMap, StatusCode, header};
 
 use super::App;
-use super::body;
-use super::functions::{ListQuery, Name, path, unread};
+use super::extract::{self, Name, Page};
 use super::problem::Failure;
-use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, RUN_TIMEOUT, SCHEDULE_CHANGE_TIMEOUT, UPCOMING_MAX};
+use crate::limits::{RUN_TIMEOUT, SCHEDULE_CHANGE_TIMEOUT, UPCOMING_MAX};
 use crate::registry::unix_ms;
 use crate::schedules::{Change, Done, Schedule, ScheduleError};
 
@@ -45,18 +43,13 @@ use crate::schedules::{Change, Done, Schedule, ScheduleError};
 )]
 pub(super) async fn put(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
     headers: HeaderMap,
     content: Body,
 ) -> Result<Response, Failure> {
-    let name = path(name)?;
-    let json = body::json(&headers, content).await?;
-    let document = ScheduleDocument::from_json(&json).map_err(|error| unread(&json, error))?;
+    let document = extract::document(&headers, content, ScheduleDocument::from_json).await?;
     let spec = Arc::new(ScheduleSpec::try_from(document)?);
-    if spec.name.as_str() != name {
-        let limit = format!("{name:?}, as in the path");
-        return Err(FieldError::new("name", format!("{:?}", spec.name.as_str()), limit).into());
-    }
+    extract::as_in_path(&spec.name, &name)?;
     let when = spec.clone();
     match change(&app, &name, Change::Set(spec)).await {
         Ok(done) => result(done),
@@ -102,12 +95,9 @@ fn result(done: Done) -> Result<Response, Failure> {
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    page: Page,
 ) -> Result<Json<ScheduleListDocument>, Failure> {
-    let query = body::query(query)?;
-    let limit = query.limit.as_deref();
-    let limit = body::number("limit", limit, LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
-    let (page, more) = app.schedules.page(query.after.as_deref(), limit as usize);
+    let (page, more) = app.schedules.page(page.after.as_deref(), page.limit);
     let next = page.last().filter(|_| more).map(|schedule| schedule.spec.name.to_string());
     let schedules = page.iter().map(|schedule| summary(&app, schedule)).collect();
     Ok(Json(ScheduleListDocument { schedules, next }))
@@ -120,9 +110,8 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
 ) -> Result<Json<ScheduleStatusDocument>, Failure> {
-    let name = path(name)?;
     let schedule = app.schedules.get(&name).ok_or_else(|| failure(&name, ScheduleError::NotFound))?;
     Ok(Json(status(&app, &schedule)))
 }
@@ -132,8 +121,7 @@ pub(super) async fn get(
     delete, path = "/v1/schedules/{name}", operation_id = "delete_schedule", tag = "schedules", params(("name" = String, Path)),
     responses((status = 204, description = "Deleted, durably"), (status = 404, body = Problem))
 )]
-pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
-    let name = path(name)?;
+pub(super) async fn delete(State(app): State<Arc<App>>, Name(name): Name) -> Result<StatusCode, Failure> {
     change(&app, &name, Change::Delete).await.map_err(|Refused(error)| failure(&name, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -143,8 +131,7 @@ pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<St
     post, path = "/v1/schedules/{name}/pause", operation_id = "pause_schedule", tag = "schedules", params(("name" = String, Path)),
     responses((status = 200, body = ScheduleResult), (status = 404, body = Problem))
 )]
-pub(super) async fn pause(State(app): State<Arc<App>>, name: Name) -> Result<Response, Failure> {
-    let name = path(name)?;
+pub(super) async fn pause(State(app): State<Arc<App>>, Name(name): Name) -> Result<Response, Failure> {
     change(&app, &name, Change::Pause).await.map_err(|Refused(error)| failure(&name, error)).and_then(result)
 }
 
@@ -153,8 +140,7 @@ pub(super) async fn pause(State(app): State<Arc<App>>, name: Name) -> Result<Res
     post, path = "/v1/schedules/{name}/resume", operation_id = "resume_schedule", tag = "schedules", params(("name" = String, Path)),
     responses((status = 200, body = ScheduleResult), (status = 404, body = Problem))
 )]
-pub(super) async fn resume(State(app): State<Arc<App>>, name: Name) -> Result<Response, Failure> {
-    let name = path(name)?;
+pub(super) async fn resume(State(app): State<Arc<App>>, Name(name): Name) -> Result<Response, Failure> {
     change(&app, &name, Change::Resume).await.map_err(|Refused(error)| failure(&name, error)).and_then(result)
 }
 
@@ -170,8 +156,7 @@ pub(super) async fn resume(State(app): State<Arc<App>>, name: Name) -> Result<Re
         (status = 409, description = "An occurrence is under way", body = Problem),
     )
 )]
-pub(super) async fn run(State(app): State<Arc<App>>, name: Name) -> Result<Response, Failure> {
-    let name = path(name)?;
+pub(super) async fn run(State(app): State<Arc<App>>, Name(name): Name) -> Result<Response, Failure> {
     let done = change(&app, &name, Change::Run).await.map_err(|Refused(error)| failure(&name, error))?;
     let Done::Fired(instant) = done else {
         return Err(Failure::new(Reason::Internal, "a firing ended as something else"));

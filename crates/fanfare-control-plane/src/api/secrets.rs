@@ -11,8 +11,8 @@ use fanfare_types::{Reason, SecretName};
 use http::{HeaderMap, StatusCode, header};
 
 use super::App;
-use super::body;
-use super::functions::{Name, path, routed, unread};
+use super::extract::{self, Name};
+use super::functions::routed;
 use super::problem::Failure;
 use crate::registry::{Change, Done, RegistryError, Secret, WEBHOOK};
 
@@ -32,8 +32,10 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Json<SecretListDocument
     get, path = "/v1/secrets/{name}", operation_id = "get_secret", tag = "secrets", params(("name" = String, Path)),
     responses((status = 200, body = SecretDocument), (status = 404, body = Problem))
 )]
-pub(super) async fn get(State(app): State<Arc<App>>, name: Name) -> Result<Json<SecretDocument>, Failure> {
-    let name = path(name)?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Name(name): Name,
+) -> Result<Json<SecretDocument>, Failure> {
     let checked = SecretName::new(&name).map_err(|_| no_such_secret(&name))?;
     let secret = app.registry.secret(&name).ok_or_else(|| no_such_secret(&name))?;
     Ok(Json(document(&app, &checked, &secret)))
@@ -54,17 +56,15 @@ pub(super) async fn get(State(app): State<Arc<App>>, name: Name) -> Result<Json<
 )]
 pub(super) async fn put(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
     headers: HeaderMap,
     content: Body,
 ) -> Result<Response, Failure> {
-    let name = path(name)?;
     let checked = SecretName::new(&name).map_err(|e| {
         let error = FieldError::new("name", format!("{name:?}"), e.to_string());
         Failure::from(FieldError { message: format!("name {e}"), ..error })
     })?;
-    let json = body::json(&headers, content).await?;
-    let value = SecretValueDocument::from_json(&json).map_err(|error| unread(&json, error))?.value()?;
+    let value = extract::document(&headers, content, SecretValueDocument::from_json).await?.value()?;
     let done =
         app.registry.set_secret(checked.clone(), value).await.map_err(|error| refused(&name, error))?;
     // Data planes are being told, for webhooks' sake, whether or not anybody waits here.
@@ -92,8 +92,7 @@ pub(super) async fn put(
         (status = 409, description = "A function or a webhook uses it", body = Problem),
     )
 )]
-pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
-    let name = path(name)?;
+pub(super) async fn delete(State(app): State<Arc<App>>, Name(name): Name) -> Result<StatusCode, Failure> {
     let checked = SecretName::new(&name).map_err(|_| no_such_secret(&name))?;
     let deleted = app.registry.change(Change::DeleteSecret(checked)).await;
     deleted.map_err(|error| refused(&name, error))?;

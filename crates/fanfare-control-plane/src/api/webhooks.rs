@@ -4,21 +4,18 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use fanfare_api::{
-    DeployOutcome, FieldError, Problem, WebhookDocument, WebhookListDocument, WebhookResult,
-    WebhookStatusDocument,
+    DeployOutcome, Problem, WebhookDocument, WebhookListDocument, WebhookResult, WebhookStatusDocument,
 };
 use fanfare_types::{FunctionName, Reason, WebhookSpec};
 use http::{HeaderMap, StatusCode, header};
 
 use super::App;
-use super::body;
-use super::functions::{ListQuery, Name, path, routed, unread};
+use super::extract::{self, Name, Page};
+use super::functions::routed;
 use super::problem::Failure;
-use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX};
 use crate::webhooks::{Change, Done, Webhook, WebhookError};
 
 /// Set a webhook: a path on every data plane, `/webhook/NAME`, that calls a function for senders that show that they know
@@ -42,18 +39,13 @@ use crate::webhooks::{Change, Done, Webhook, WebhookError};
 )]
 pub(super) async fn put(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
     headers: HeaderMap,
     content: Body,
 ) -> Result<Response, Failure> {
-    let name = path(name)?;
-    let json = body::json(&headers, content).await?;
-    let document = WebhookDocument::from_json(&json).map_err(|error| unread(&json, error))?;
+    let document = extract::document(&headers, content, WebhookDocument::from_json).await?;
     let spec = WebhookSpec::try_from(document)?;
-    if spec.name.as_str() != name {
-        let limit = format!("{name:?}, as in the path");
-        return Err(FieldError::new("name", format!("{:?}", spec.name.as_str()), limit).into());
-    }
+    extract::as_in_path(&spec.name, &name)?;
     let change = Change::Set(Arc::new(spec));
     let done = app.webhooks.change(change).await.map_err(|error| failure(&name, error))?;
     routed(&app, &name).await;
@@ -83,12 +75,9 @@ pub(super) async fn put(
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    page: Page,
 ) -> Result<Json<WebhookListDocument>, Failure> {
-    let query = body::query(query)?;
-    let limit = query.limit.as_deref();
-    let limit = body::number("limit", limit, LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
-    let (page, more) = app.webhooks.page(query.after.as_deref(), limit as usize);
+    let (page, more) = app.webhooks.page(page.after.as_deref(), page.limit);
     let next = page.last().filter(|_| more).map(|webhook| webhook.spec.name.to_string());
     Ok(Json(WebhookListDocument { webhooks: page.iter().map(|w| status(&app, w)).collect(), next }))
 }
@@ -100,9 +89,8 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
-    name: Name,
+    Name(name): Name,
 ) -> Result<Json<WebhookStatusDocument>, Failure> {
-    let name = path(name)?;
     let webhook = app.webhooks.get(&name).ok_or_else(|| failure(&name, WebhookError::NotFound))?;
     Ok(Json(status(&app, &webhook)))
 }
@@ -113,8 +101,7 @@ pub(super) async fn get(
     params(("name" = String, Path)),
     responses((status = 204, description = "Deleted, durably"), (status = 404, body = Problem))
 )]
-pub(super) async fn delete(State(app): State<Arc<App>>, name: Name) -> Result<StatusCode, Failure> {
-    let name = path(name)?;
+pub(super) async fn delete(State(app): State<Arc<App>>, Name(name): Name) -> Result<StatusCode, Failure> {
     let checked = FunctionName::new(&name).map_err(|_| failure(&name, WebhookError::NotFound))?;
     app.webhooks.change(Change::Delete(checked)).await.map_err(|error| failure(&name, error))?;
     routed(&app, &name).await;

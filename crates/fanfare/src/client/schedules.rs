@@ -7,7 +7,7 @@ use fanfare_api::{
 use fanfare_types::{FunctionName, Reason, limits};
 use http::{Method, header};
 
-use super::{ANSWER_TIMEOUT, Client, PAGE, answer, problem};
+use super::{ANSWER_TIMEOUT, Client, PAGE, answer};
 use crate::exit::Failure;
 use crate::http::{full_body, no_body};
 use crate::suggest;
@@ -70,12 +70,7 @@ impl Client {
     }
 
     pub(crate) async fn delete_schedule(&self, name: &FunctionName) -> Result<(), Failure> {
-        let request = self.request(Method::DELETE, &format!("/v1/schedules/{name}"), no_body())?;
-        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
-        let deleted = match response.status() {
-            status if status.is_success() => Ok(()),
-            _ => Err(problem(response).await),
-        };
+        let deleted = self.delete(&format!("/v1/schedules/{name}")).await;
         self.suggesting_schedule(name, deleted).await
     }
 

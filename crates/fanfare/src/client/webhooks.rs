@@ -4,9 +4,8 @@ use fanfare_api::{WebhookDocument, WebhookListDocument, WebhookResult, WebhookSt
 use fanfare_types::{FunctionName, Reason, limits};
 use http::Method;
 
-use super::{ANSWER_TIMEOUT, Client, PAGE, problem};
+use super::{Client, PAGE};
 use crate::exit::Failure;
-use crate::http::no_body;
 use crate::suggest;
 
 impl Client {
@@ -39,12 +38,7 @@ impl Client {
     }
 
     pub(crate) async fn delete_webhook(&self, name: &FunctionName) -> Result<(), Failure> {
-        let request = self.request(Method::DELETE, &format!("/v1/webhooks/{name}"), no_body())?;
-        let response = self.send(request, ANSWER_TIMEOUT, None).await?;
-        let deleted = match response.status() {
-            status if status.is_success() => Ok(()),
-            _ => Err(problem(response).await),
-        };
+        let deleted = self.delete(&format!("/v1/webhooks/{name}")).await;
         self.suggesting_webhook(name, deleted).await
     }
 

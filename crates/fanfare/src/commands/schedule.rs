@@ -1,6 +1,5 @@
 //! `fanfare schedule`: one file per verb.
 
-mod delete;
 mod describe;
 mod list;
 mod run;
@@ -9,7 +8,7 @@ mod set;
 use fanfare_api::{ScheduleOutcome, ScheduleResult, ScheduleState};
 
 use crate::args::{ScheduleArgs, ScheduleCommand};
-use crate::commands::Context;
+use crate::commands::{Context, delete};
 use crate::exit::{Exit, Failure};
 use crate::printer::Output;
 
@@ -27,7 +26,10 @@ pub(crate) async fn run(context: &Context, args: &ScheduleArgs) -> Result<Exit, 
             print(context, &result, "Resumed", args.output.output)
         }
         ScheduleCommand::Run(args) => run::run(context, args).await,
-        ScheduleCommand::Delete(args) => delete::run(context, args).await,
+        ScheduleCommand::Delete(args) => {
+            let delete = async |name: &_| context.client.delete_schedule(name).await;
+            delete::each(context, &args.names, &args.output, delete).await
+        }
     }
 }
 

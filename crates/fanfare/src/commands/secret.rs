@@ -8,8 +8,8 @@ use fanfare_api::{SecretDocument, SecretListDocument};
 use fanfare_types::limits::SECRET_BYTES_MAX;
 use zeroize::Zeroizing;
 
-use crate::args::{SecretCommand, SecretDeleteArgs, SecretListArgs, SecretNameArgs, SecretSetArgs};
-use crate::commands::Context;
+use crate::args::{SecretCommand, SecretListArgs, SecretNameArgs, SecretSetArgs};
+use crate::commands::{Context, delete};
 use crate::exit::{Exit, Failure};
 use crate::hidden;
 use crate::printer::{Output, human_duration};
@@ -19,7 +19,10 @@ pub(crate) async fn run(context: &Context, command: &SecretCommand) -> Result<Ex
         SecretCommand::Set(args) => set(context, args).await,
         SecretCommand::List(args) => list(context, args).await,
         SecretCommand::Describe(args) => describe(context, args).await,
-        SecretCommand::Delete(args) => delete(context, args).await,
+        SecretCommand::Delete(args) => {
+            let delete = async |name: &_| context.client.delete_secret(name).await;
+            delete::each(context, &args.names, &args.output, delete).await
+        }
     }
 }
 
@@ -104,30 +107,6 @@ async fn describe(context: &Context, args: &SecretNameArgs) -> Result<Exit, Fail
         output => printer.document(output, &secret)?,
     }
     Ok(Exit::Ok)
-}
-
-/// Deletes each; goes on after a failure, and ends with the first one's exit code.
-async fn delete(context: &Context, args: &SecretDeleteArgs) -> Result<Exit, Failure> {
-    let printer = &context.printer;
-    let (mut exit, mut deleted) = (Exit::Ok, Vec::new());
-    for name in &args.names {
-        match context.client.delete_secret(name).await {
-            Ok(()) => {
-                printer.stage(format_args!("Deleted {name}"));
-                deleted.push(name.to_string());
-            }
-            Err(failure) => {
-                printer.failure(&failure);
-                exit = if exit == Exit::Ok { failure.exit } else { exit };
-            }
-        }
-    }
-    match args.output.output {
-        Output::Text | Output::Wide | Output::Url => {}
-        Output::Name => deleted.iter().try_for_each(|name| printer.out(name))?,
-        output => printer.document(output, &serde_json::json!({ "deleted": deleted }))?,
-    }
-    Ok(exit)
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
