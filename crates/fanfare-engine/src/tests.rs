@@ -3,6 +3,7 @@
 mod cases;
 mod chaos;
 mod condemned;
+mod connections;
 mod faults;
 mod plane;
 mod retire;
