@@ -3,14 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use fanfare_link::Dialer;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
-use tokio::task::LocalSet;
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime, Runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::asynchronous::{Door, Keeper, LogError, Opening};
@@ -132,17 +131,15 @@ impl DataPlane {
         let last = Arc::new(LastCore { _drained: ends.drained.clone().drop_guard() });
         for (index, listener) in listeners.into_iter().enumerate() {
             let (shared, stop, last, turn) = (shared.clone(), stop.clone(), last.clone(), turn.clone());
-            let runtime = runtime().map_err(StartError::Thread)?;
-            spawn(format!("dataplane-{index}"), move || {
-                serve(&runtime, index, shared, listener, turn, stop);
+            spawn_local(format!("dataplane-{index}"), move |runtime| {
+                serve(runtime, index, shared, listener, turn, stop);
                 drop(last);
             })?;
         }
         if let Some(keeper) = keeper {
             let (shared, last) = (shared.clone(), last.clone());
-            let runtime = runtime().map_err(StartError::Thread)?;
-            spawn("dataplane-async".to_owned(), move || {
-                keep(&runtime, threads, shared, keeper, stop);
+            spawn_local("dataplane-async".to_owned(), move |runtime| {
+                keep(runtime, threads, shared, keeper, stop);
                 drop(last);
             })?;
         }
@@ -228,8 +225,27 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<(), Start
     thread::Builder::new().name(name).spawn(body).map(drop).map_err(StartError::Thread)
 }
 
+/// The same for tasks that stay on their thread, which their runtime must be made on.
+fn spawn_local(name: String, body: impl FnOnce(LocalRuntime) + Send + 'static) -> Result<(), StartError> {
+    let (made, whether_made) = mpsc::sync_channel(1);
+    spawn(name, move || {
+        match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+            Ok(runtime) => {
+                // Whoever started this thread waits for it.
+                let _ = made.send(Ok(()));
+                body(runtime);
+            }
+            Err(error) => {
+                let _ = made.send(Err(error));
+            }
+        }
+    })?;
+    let ended = |_| io::Error::other("the thread ended at once");
+    whether_made.recv().map_err(ended).flatten().map_err(StartError::Thread)
+}
+
 fn serve(
-    runtime: &Runtime,
+    runtime: LocalRuntime,
     index: usize,
     shared: Arc<Shared>,
     listener: std::net::TcpListener,
@@ -237,21 +253,25 @@ fn serve(
     shutdown: CancellationToken,
 ) {
     let core = Rc::new(Core::enter(index, shared));
-    let tasks = LocalSet::new();
-    tasks.block_on(runtime, async move {
+    runtime.block_on(async move {
         match TcpListener::from_std(listener) {
             Ok(listener) => listener::run(core, listener, turn, shutdown).await,
             Err(error) => tracing::error!(%error, index, "a core cannot listen"),
         }
     });
     // What is still there is dropped: its slots end as abandoned, while the control stream is still up.
-    runtime.block_on(async move { drop(tasks) });
+    drop(runtime);
 }
 
-fn keep(runtime: &Runtime, index: usize, shared: Arc<Shared>, opening: Opening, shutdown: CancellationToken) {
+fn keep(
+    runtime: LocalRuntime,
+    index: usize,
+    shared: Arc<Shared>,
+    opening: Opening,
+    shutdown: CancellationToken,
+) {
     let core = Rc::new(Core::enter(index, shared));
-    let tasks = LocalSet::new();
-    tasks.block_on(runtime, async move {
+    runtime.block_on(async move {
         tokio::task::spawn_local(core.deadlines.clone().enforce());
         let keeper = match opening {
             Opening::Now(keeper) => Some(keeper),
@@ -262,7 +282,7 @@ fn keep(runtime: &Runtime, index: usize, shared: Arc<Shared>, opening: Opening, 
         }
     });
     // What is still there is dropped: its slots end as abandoned, while the control stream is still up.
-    runtime.block_on(async move { drop(tasks) });
+    drop(runtime);
 }
 
 /// A running data plane. Dropping it changes nothing; it stops with the token it was started with.

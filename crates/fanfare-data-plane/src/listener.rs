@@ -8,7 +8,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fanfare_types::limits::{HEADERS_MAX, REQUEST_HEAD_BYTES_MAX};
+use fanfare_types::limits::REQUEST_HEAD_BYTES_MAX;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -213,10 +215,12 @@ async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, drain
             () = leave(&draining, &activity, idle_max, &state, &shared) => false,
         }
     };
+    // Polled when it is woken, and not whenever a byte has come: that was 3 % of a warm request.
+    let mut leaves_at_once: FuturesUnordered<_> = std::iter::once(leaves_at_once).collect();
     let result = tokio::select! {
         biased;
         result = connection.as_mut() => result,
-        at_once = leaves_at_once => {
+        Some(at_once) = leaves_at_once.next() => {
             if at_once {
                 return;
             }
@@ -256,8 +260,9 @@ fn builder(idle_max: Duration) -> auto::Builder<LocalExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(idle_max)
-        .max_buf_size(REQUEST_HEAD_BYTES_MAX)
-        .max_headers(HEADERS_MAX);
+        // The number of fields is limited by the server's own default, `limits::REQUEST_FIELDS_MAX`. To read a head with
+        // any other limit takes two allocations, of 16 KiB for 256 fields: 3 % of a warm request.
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

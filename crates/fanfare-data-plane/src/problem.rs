@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fanfare_dispatch::Refusal;
-use fanfare_types::limits::{HEADERS_MAX, REQUEST_HEAD_BYTES_MAX};
+use fanfare_types::limits::{REQUEST_FIELDS_MAX, REQUEST_HEAD_BYTES_MAX};
 use fanfare_types::{ExitCause, FunctionName, GoneCause, Reason};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
@@ -157,8 +157,9 @@ impl Problem {
 pub(crate) fn of_server(shared: &Shared, status: StatusCode) -> Vec<u8> {
     let problem = match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-            let detail =
-                format!("the head has more than {HEADERS_MAX} fields or {REQUEST_HEAD_BYTES_MAX} bytes");
+            let detail = format!(
+                "the head has more than {REQUEST_FIELDS_MAX} fields or {REQUEST_HEAD_BYTES_MAX} bytes"
+            );
             Problem::new(Reason::TooLarge, detail)
         }
         StatusCode::URI_TOO_LONG => Problem::new(Reason::TooLarge, "the request's target is too long"),

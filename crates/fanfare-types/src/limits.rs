@@ -72,7 +72,9 @@ pub const IMAGES_MAX: usize = 256;
 pub const IMAGE_NAME_LEN_MAX: usize = 512;
 /// Bytes of a request head that the data plane reads: 64 KiB of headers and the request line.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 96 * 1024;
-/// Header fields of one request or response.
+/// Header fields of a request of HTTP/1.1.
+pub const REQUEST_FIELDS_MAX: usize = 100;
+/// Header fields of any other request, and of a response.
 pub const HEADERS_MAX: usize = 256;
 /// Lines of a sandbox's log that travel with a failure.
 pub const LOG_TAIL_LINES: usize = 20;

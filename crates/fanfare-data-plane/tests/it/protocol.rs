@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use fanfare_types::limits::REQUEST_FIELDS_MAX;
 use fanfare_types::{SandboxId, ToDataPlane};
 use http::{Request, Version};
 use http_body_util::Full;
@@ -51,6 +52,29 @@ async fn large_heads_are_refused_with_431() {
     assert_eq!((answer.status.as_u16(), answer.reason()), (431, "too-large"));
     let beyond = Connection::open(rig.address()).await.call(with_field(200_000)).await;
     assert_eq!(beyond.status, 431, "also where it is not even read to its end");
+}
+
+#[tokio::test]
+async fn heads_of_as_many_fields_as_are_allowed_are_read_and_larger_ones_refused() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let of_fields = |count: usize| {
+        let mut request = Request::get("/function/hello").header("host", "x.test");
+        for number in 1..count {
+            request = request.header(format!("x-{number}"), "v");
+        }
+        request.body(Full::<Bytes>::default()).unwrap()
+    };
+    let mut client = Connection::open(rig.address()).await;
+    let asked = tokio::spawn(async move { client.call(of_fields(REQUEST_FIELDS_MAX)).await });
+    let mut connection = sandbox.accept().await;
+    let head = connection.head().await;
+    assert!((1..REQUEST_FIELDS_MAX).all(|number| head.contains(&format!("\r\nx-{number}: v\r\n"))), "{head}");
+    connection.write("HTTP/1.1 204 No Content\r\n\r\n").await;
+    assert_eq!(asked.await.unwrap().status, 204);
+    let refused = Connection::open(rig.address()).await.call(of_fields(REQUEST_FIELDS_MAX + 1)).await;
+    assert_eq!((refused.status.as_u16(), refused.reason()), (431, "too-large"));
 }
 
 #[tokio::test]
