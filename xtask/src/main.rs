@@ -19,7 +19,7 @@ Usage: cargo xtask TASK
 
   ci         everything CI runs; installs the Debian packages it needs (as root)
   tidy       rules of the tree that no compiler checks, and the licences of what it builds on
-  readme     run the commands of README.md as a reader would
+  readme     run the commands of README.md and docs/ as a reader would
   api-proof  hold the control API to its OpenAPI document: `api-proof [--seed N] [--binary PATH]`
   fuzz       look for input that breaks a parser: `fuzz [--seconds N] [TARGET…]`
   cgroup2    run the `process` runtime on a kernel with cgroup v2 alone, in a virtual machine:

@@ -1,6 +1,6 @@
-//! Runs README.md as a reader would.
+//! Runs README.md and the pages in docs/ as a reader would.
 //!
-//! Fenced blocks marked `sh` are one shell script, in order, in one shell, with the release binary on the path, in a
+//! Of each page, fenced blocks marked `sh` are one shell script, in order, in one shell, with the release binary on the path, in a
 //! temporary directory. One marked `sh background` is what the reader runs in a second terminal: it is started, and the
 //! script goes on when it has said that it is ready. Blocks of any other kind are illustrations.
 
@@ -11,13 +11,32 @@ use std::process::Command;
 /// How long a background block has to say that it is ready, in tenths of a second.
 const READY_TRIES: u32 = 100;
 
-/// Extracts the blocks and runs them; fails when any command does.
+/// Extracts the blocks of each page and runs them; fails when any command does.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(root.join("README.md")).map_err(|error| format!("README.md: {error}"))?;
-    let blocks = blocks(&text);
-    if blocks.is_empty() {
+    let read = |page: &Path| {
+        let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
+        Ok::<_, String>((page.display().to_string(), blocks(&text)))
+    };
+    let readme = read(&root.join("README.md"))?;
+    if readme.1.is_empty() {
         return Err("README.md has no block marked `sh`".to_owned());
     }
+    let docs = fs::read_dir(root.join("docs")).map_err(|error| format!("docs: {error}"))?;
+    let mut pages: Vec<_> = docs.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    run_page(root, &readme)?;
+    for page in pages {
+        let page = read(&page)?;
+        if !page.1.is_empty() {
+            run_page(root, &page)?;
+        }
+    }
+    Ok(())
+}
+
+fn run_page(root: &Path, (page, blocks): &(String, Vec<Block>)) -> Result<(), String> {
+    println!("{page}");
     let dir = std::env::temp_dir().join(format!("fanfare-readme-{}", std::process::id()));
     fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
     let path =
@@ -39,7 +58,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(&dir);
     match status? {
         status if status.success() => Ok(()),
-        status => Err(format!("a command of README.md failed: {status}")),
+        status => Err(format!("a command of {page} failed: {status}")),
     }
 }
 
