@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare_engine::liveness::{Peers, Pulse, was_stopped};
 use fanfare_engine::{Command, Engine, EngineConfig, Event};
 use fanfare_link::Sender;
 use fanfare_types::{
@@ -23,8 +24,7 @@ use crate::clock::Clock;
 use crate::deliveries::Deliveries;
 use crate::entrusting::Entrusting;
 use crate::input::{Input, Prepared};
-use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX, STALL};
-use crate::liveness::{Peers, Pulse};
+use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX};
 use crate::questions::Questions;
 use crate::registry::{SecretReader, Visible};
 use crate::view::{Counters, NodeRef};
@@ -161,7 +161,7 @@ impl EngineLoop {
                 () = timer => {}
             }
             let now = self.clock.now();
-            if now.since(expected) > STALL {
+            if was_stopped(expected, now) {
                 tracing::warn!(late = ?now.since(expected), "this process was stopped for a while");
                 self.nodes.forgive(now);
                 self.data_planes.forgive(now);

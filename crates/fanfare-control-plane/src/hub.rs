@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fanfare_engine::liveness::Pulse;
 use fanfare_link::{BlobError, BlobReader, Hub, Link, LogRecord, Message, Receiver};
 use fanfare_types::limits::PEER_NAME_BYTES_MAX;
 use fanfare_types::{
@@ -17,7 +18,6 @@ use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::input::Input;
 use crate::limits::{HELLO_TIMEOUT, PEER_ADDRESS_BYTES_MAX, RUNTIME_NAME_BYTES_MAX, RUNTIMES_MAX};
-use crate::liveness::Pulse;
 use crate::registry::{PeerKind, Registry};
 use crate::transfers::Transfers;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fanfare_engine::liveness::Pulse;
 use fanfare_engine::{DataPlaneStatus, FunctionStatus, Order};
 use fanfare_link::Sender;
 use fanfare_types::{
@@ -12,7 +13,6 @@ use fanfare_types::{
 use tokio::sync::oneshot;
 
 use crate::entrusting::Entrusted;
-use crate::liveness::Pulse;
 use crate::questions::Asked;
 use crate::registry::Visible;
 use crate::view::{ClusterView, NodeRef};

@@ -4,7 +4,7 @@
 //! - what is registered, and when it is durable: `registry`;
 //! - schedules, and what they fire: `schedules`, `entrusting`;
 //! - who owns the engine, and what goes in and out: `engine_loop`, `input`;
-//! - who is connected, and who is lost: `hub`, `liveness`;
+//! - who is connected: `hub`; who is lost: [`fanfare_engine::liveness`];
 //! - how secrets are sealed, and which nodes get them: `vault`, `deliveries`;
 //! - the HTTP API: `api`; code blobs: `blobs`; what images stand for: `images`; log lines: `transfers`.
 //!
@@ -25,7 +25,6 @@ mod images;
 mod input;
 mod leader;
 mod limits;
-mod liveness;
 mod options;
 mod questions;
 mod registry;

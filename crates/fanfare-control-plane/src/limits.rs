@@ -18,8 +18,6 @@ pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const ENGINE_QUEUE_MAX: usize = 1_024;
 /// Of those, how many are taken before timers are looked at.
 pub(crate) const ENGINE_BATCH_MAX: usize = 64;
-/// A loop that woke this much too late was stopped, not its peers: their silence is forgiven.
-pub(crate) const STALL: Duration = Duration::from_millis(300);
 /// How long a registration that is durable waits for data planes to hear of it before it is answered all the same: a
 /// data plane that takes longer is about to be lost.
 pub(crate) const ROUTED_TIMEOUT: Duration = Duration::from_secs(1);

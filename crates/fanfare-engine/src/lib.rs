@@ -10,11 +10,13 @@
 //! - which data plane may use which slot: [`lease`];
 //! - what a sandbox goes through: [`lifecycle`];
 //! - what a new or returning node or data plane is told: [`resync`];
-//! - what a new leader takes over: [`recovery`].
+//! - what a new leader takes over: [`recovery`];
+//! - which peers live, and which are lost: [`liveness`], for the shell that has their streams.
 //!
 //! Its state is soft but for what the shell keeps in the store: functions and the ids of nodes and data planes.
 //! Sandboxes are rebuilt from what nodes state, leases and demand from what data planes state.
 
+mod audit;
 pub mod capacity;
 mod config;
 mod engine;
@@ -23,6 +25,7 @@ mod failures;
 mod function;
 pub mod lease;
 pub mod lifecycle;
+pub mod liveness;
 mod nodes;
 mod orders;
 mod owners;
@@ -37,6 +40,7 @@ mod tests;
 mod traffic;
 mod unplaceable;
 
+pub use audit::Belief;
 pub use config::EngineConfig;
 pub use engine::Engine;
 pub use event::{Command, Event};

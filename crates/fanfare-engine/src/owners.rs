@@ -14,7 +14,9 @@ use crate::engine::Engine;
 const FUNCTIONS_PER_MESSAGE: usize = 256;
 
 impl Engine {
-    pub(crate) fn owner_of(&self, id: FunctionId) -> Option<DataPlaneId> {
+    /// The data plane that a function's requests are sent to.
+    #[must_use]
+    pub fn owner_of(&self, id: FunctionId) -> Option<DataPlaneId> {
         self.owners.owner(id)
     }
 

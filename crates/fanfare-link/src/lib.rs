@@ -12,7 +12,6 @@
 //! The wire is gRPC, but no type of it leaves this crate.
 
 mod dialer;
-mod epoch;
 #[doc(hidden)]
 pub mod fuzz;
 mod grpc;
@@ -24,7 +23,7 @@ mod outbox;
 mod wire;
 
 pub use dialer::{DialError, Dialer, worth_saying};
-pub use epoch::EpochGate;
+pub use fanfare_types::EpochGate;
 pub use grpc::serve;
 pub use hub::{BlobError, BlobReader, Hub};
 pub use link::{Batch, Link, Receiver, SendError, Sender, pair};

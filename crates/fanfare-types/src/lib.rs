@@ -5,6 +5,7 @@
 //! translate to and from the outside, so that decisions can be tested and simulated as plain functions.
 
 mod entrusted;
+mod epoch;
 mod function;
 mod human;
 mod id;
@@ -22,6 +23,7 @@ mod traffic;
 mod webhook;
 
 pub use entrusted::{EntrustRefusal, EntrustedCall};
+pub use epoch::EpochGate;
 pub use function::{
     Balance, CodeDigest, Contract, FunctionRoute, FunctionSpec, InvalidName, Protocol, RevisionSpec, Sizing,
     Timeouts,

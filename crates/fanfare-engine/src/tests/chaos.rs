@@ -1,15 +1,12 @@
 //! Random events with faults: slots are never exceeded, and once the faults end everything heals.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fanfare_types::{DataPlaneId, ExitCause, FunctionId, NodeId, Resources, RevisionId, Scaling};
+use fanfare_types::{DataPlaneId, ExitCause, FunctionId, NodeId, Scaling};
 use proptest::prelude::*;
 
 use super::world::{D, E, N, World, spec};
-use crate::function::Counts;
-use crate::sandbox::Phase;
-use crate::{Engine, Event};
+use crate::Event;
 
 const NODES: [NodeId; 2] = [N, NodeId(2)];
 const PLANES: [DataPlaneId; 3] = [D, E, DataPlaneId(3)];
@@ -170,63 +167,7 @@ fn check(world: &World) {
             assert!(held <= record.concurrency, "{sandbox} on {id}: {held} slots are held");
         }
     }
-    check_engine(&world.engine);
-}
-
-/// What the engine derives from its sandboxes is what they say.
-fn check_engine(engine: &Engine) {
-    let mut reserved: BTreeMap<NodeId, Resources> = BTreeMap::new();
-    for (id, sandbox) in &engine.sandboxes {
-        *reserved.entry(sandbox.node).or_default() += sandbox.request;
-        assert!(sandbox.leased() <= sandbox.concurrency, "{id}: {sandbox:?}");
-        let function = engine.functions.get(&sandbox.revision.function).expect("a sandbox has its function");
-        assert!(function.active.as_ref().is_some_and(|a| a.sandboxes.contains(id)), "{id} is not listed");
-    }
-    for entry in engine.ledger.nodes() {
-        assert_eq!(entry.reserved, reserved.get(&entry.id).copied().unwrap_or_default(), "{}", entry.id);
-    }
-    for (id, function) in &engine.functions {
-        let Some(active) = &function.active else { continue };
-        let (mut counts, mut old_ready) = (Counts::default(), 0);
-        let mut held: BTreeMap<DataPlaneId, u32> = BTreeMap::new();
-        for sandbox in &active.sandboxes {
-            let record = &engine.sandboxes[sandbox];
-            let current = record.revision.number == function.revision;
-            if current {
-                *counts.of(record.phase) += 1;
-                counts.called_back += u32::from(record.phase == Phase::Starting && record.called_back);
-                counts.waited += u32::from(record.phase == Phase::Starting && record.waited);
-                counts.condemned += u32::from(record.phase == Phase::Retiring && record.condemned);
-                if record.phase == Phase::Ready {
-                    record.leases.iter().for_each(|(d, slots)| *held.entry(*d).or_default() += slots);
-                }
-            } else {
-                old_ready += u32::from(record.phase == Phase::Ready);
-            }
-            let grantable = record.unleased() > 0 && current && !function.removed;
-            assert_eq!(active.free.contains(sandbox), grantable, "{sandbox}: {record:?}");
-        }
-        assert_eq!((active.counts, active.old_ready), (counts, old_ready), "{id}");
-        assert!(active.free.is_subset(&active.sandboxes), "{id}");
-        for plane in &active.planes {
-            assert_eq!(plane.held, held.remove(&plane.data_plane).unwrap_or(0), "{id}: {plane:?}");
-        }
-        assert!(held.values().all(|slots| *slots == 0), "{id}: {held:?} is held by nobody listed");
-        let starved = active.starved_since.is_some_and(|since| engine.starved.contains(&(since, *id)));
-        assert_eq!(active.starved_since.is_some(), starved, "{id}");
-        if !function.removed {
-            assert_eq!(engine.awake.contains(id), active.timer_at.is_some(), "{id}");
-        }
-    }
-    assert!(engine.starved.iter().all(|(_, id)| engine.functions.contains_key(id)));
-    assert!(engine.wishing.iter().all(|id| engine.functions.contains_key(id)));
-    for (id, node) in &engine.nodes {
-        let mut running: BTreeMap<RevisionId, u32> = BTreeMap::new();
-        let there = engine.sandboxes.values().filter(|s| s.node == *id);
-        there.for_each(|s| *running.entry(s.revision).or_default() += 1);
-        assert_eq!(node.running, running, "{id}");
-        assert!(node.told.iter().all(|r| engine.functions[&r.function].told.contains(id)), "{id}");
-    }
+    assert_eq!(world.engine.inconsistency(), None);
 }
 
 /// Faults are over: whatever waits is served or refused, and then nothing is left anywhere.

@@ -12,7 +12,7 @@ use fanfare_types::Timestamp;
 
 /// Streams of one kind of peer. `Tx` is the sending half.
 #[derive(Debug)]
-pub(crate) struct Peers<Id, Tx> {
+pub struct Peers<Id, Tx> {
     timeout: Duration,
     peers: BTreeMap<Id, Peer<Tx>>,
     /// When to look at each peer again: at or before the moment it would be lost. Refreshed lazily, so that hearing
@@ -20,10 +20,20 @@ pub(crate) struct Peers<Id, Tx> {
     checks: BTreeSet<(Timestamp, Id)>,
 }
 
+/// A wake-up so much later than it was asked for: this process was stopped for a while.
+pub const STALL: Duration = Duration::from_millis(300);
+
+/// Whether a wake-up that was `expected` came so late that this process must have been stopped, or the machine. Whoever was
+/// not listened to meanwhile was not silent: [`Peers::forgive`].
+#[must_use]
+pub fn was_stopped(expected: Timestamp, now: Timestamp) -> bool {
+    now.since(expected) > STALL
+}
+
 /// When a stream last brought something, as the task that reads it knows. A busy engine must not take its own backlog
 /// for a peer's silence.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub struct Pulse {
     last: AtomicU64,
     /// The peer is a part of this process: it lives as long as its stream is open, however late it comes to speak on a
     /// machine that has no time for it.
@@ -31,25 +41,27 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    pub(crate) fn new(in_process: bool) -> Self {
+    /// Of a stream that has just begun, to a part of this process or to another one.
+    #[must_use]
+    pub fn new(in_process: bool) -> Self {
         let last = if in_process { u64::MAX } else { 0 };
         Pulse { last: AtomicU64::new(last), in_process }
     }
 
     /// Something arrived and waits for its turn: until [`Pulse::beat`] the peer cannot be called silent.
-    pub(crate) fn hold(&self) {
+    pub fn hold(&self) {
         self.last.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// What arrived was handed over, and the stream is listened to again.
-    pub(crate) fn beat(&self, now: Timestamp) {
+    pub fn beat(&self, now: Timestamp) {
         if !self.in_process {
             self.last.store(now.as_nanos(), Ordering::Relaxed);
         }
     }
 
     /// The stream has ended, which is no word of the peer's; one that needed to say none is silent from now on.
-    pub(crate) fn end(&self, now: Timestamp) {
+    pub fn end(&self, now: Timestamp) {
         if self.in_process {
             self.last.store(now.as_nanos(), Ordering::Relaxed);
         }
@@ -62,13 +74,15 @@ impl Pulse {
 
 /// One peer.
 #[derive(Debug)]
-pub(crate) struct Peer<Tx> {
-    pub(crate) name: Arc<str>,
-    pub(crate) incarnation: u64,
+pub struct Peer<Tx> {
+    /// Stable across restarts.
+    pub name: Arc<str>,
+    /// Differs after each restart of the process.
+    pub incarnation: u64,
     /// Counts streams; what arrives on an older one is void.
-    pub(crate) stream: u64,
+    pub stream: u64,
     /// `None` once the stream is closed.
-    pub(crate) tx: Option<Tx>,
+    pub tx: Option<Tx>,
     pulse: Arc<Pulse>,
     /// At least then; the pulse may know more.
     heard: Timestamp,
@@ -78,11 +92,11 @@ pub(crate) struct Peer<Tx> {
 
 /// A stream that was refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refused<Tx> {
+pub struct Refused<Tx> {
     /// Its sending half.
-    pub(crate) tx: Tx,
+    pub tx: Tx,
     /// Whether this process was not refused just before, too: it tries every second.
-    pub(crate) is_news: bool,
+    pub is_news: bool,
 }
 
 impl<Tx> Peer<Tx> {
@@ -92,13 +106,18 @@ impl<Tx> Peer<Tx> {
 }
 
 impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
-    pub(crate) fn new(timeout: Duration) -> Self {
+    /// Nobody yet; silence of `timeout` is a loss.
+    #[must_use]
+    pub fn new(timeout: Duration) -> Self {
         Peers { timeout, peers: BTreeMap::new(), checks: BTreeSet::new() }
     }
 
-    /// A stream began. Returns the sending half of the one it replaces. Refused, with its own half back, when another
-    /// incarnation of the same name is alive: two machines have one name.
-    pub(crate) fn connect(
+    /// A stream began. Returns the sending half of the one it replaces.
+    ///
+    /// # Errors
+    /// [`Refused`], with its own half back, when another incarnation of the same name is alive: two machines have one
+    /// name.
+    pub fn connect(
         &mut self,
         now: Timestamp,
         id: Id,
@@ -125,7 +144,7 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
     }
 
     /// Something arrived. `false`: on a stream that was replaced or given up.
-    pub(crate) fn heard(&mut self, now: Timestamp, id: Id, stream: u64) -> bool {
+    pub fn heard(&mut self, now: Timestamp, id: Id, stream: u64) -> bool {
         match self.peers.get_mut(&id).filter(|peer| peer.stream == stream) {
             Some(peer) => {
                 peer.heard = peer.heard.max(now);
@@ -136,13 +155,13 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
     }
 
     /// A stream ended; silence counts from the last message. `false`: it had been replaced or given up.
-    pub(crate) fn closed(&mut self, id: Id, stream: u64) -> bool {
+    pub fn closed(&mut self, id: Id, stream: u64) -> bool {
         let peer = self.peers.get_mut(&id).filter(|peer| peer.stream == stream);
         peer.map(|peer| peer.tx = None).is_some()
     }
 
     /// Peers that are lost by now, each once, with the sending half of a stream that hangs.
-    pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<(Id, Option<Tx>)> {
+    pub fn expire(&mut self, now: Timestamp) -> Vec<(Id, Option<Tx>)> {
         let mut lost = Vec::new();
         while let Some((at, id)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
             self.checks.remove(&(at, id));
@@ -157,27 +176,31 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
     }
 
     /// When [`Peers::expire`] is due.
-    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
         self.checks.first().map(|(at, _)| *at)
     }
 
     /// Counts everyone as heard just now: it was us who did not listen.
-    pub(crate) fn forgive(&mut self, now: Timestamp) {
+    pub fn forgive(&mut self, now: Timestamp) {
         for peer in self.peers.values_mut() {
             peer.heard = peer.heard.max(now);
         }
     }
 
-    pub(crate) fn get(&self, id: Id) -> Option<&Peer<Tx>> {
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, id: Id) -> Option<&Peer<Tx>> {
         self.peers.get(&id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> + Clone {
+    /// All of them, with their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> + Clone {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
 
     /// Those whose stream is up.
-    pub(crate) fn connected(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> {
+    pub fn connected(&self) -> impl Iterator<Item = (Id, &Peer<Tx>)> {
         self.iter().filter(|(_, peer)| peer.tx.is_some())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fanfare_types::Epoch;
+use crate::Epoch;
 
 /// The newest epoch that a process has seen, shared by all its links: a deposed leader's batch is refused even when
 /// the newer leader spoke on another link.
