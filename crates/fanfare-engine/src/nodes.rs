@@ -103,14 +103,16 @@ impl Engine {
 
     /// The same for one node.
     pub(crate) fn drop_unused_revisions_on(&mut self, node: NodeId, id: FunctionId, out: &mut Vec<Command>) {
-        let Some(function) = self.functions.get_mut(&id) else { return };
         let Some(record) = self.nodes.get_mut(&node) else { return };
-        let current = (!function.removed).then_some(function.revision);
+        // It may be gone altogether: deleted while one of its revisions was being prepared.
+        let function = self.functions.get_mut(&id);
+        let current =
+            function.as_ref().filter(|function| !function.removed).map(|function| function.revision);
         let first = RevisionId { function: id, number: 0 };
         let last = RevisionId { function: id, number: u32::MAX };
         let (mut unused, mut kept) = (Vec::new(), false);
         for revision in record.told.range(first..=last) {
-            let wanted = Some(revision.number) == current || self.preparing.contains_key(revision);
+            let wanted = Some(revision.number) == current || self.preparing.get(revision) == Some(&node);
             if !record.running.contains_key(revision) && !wanted {
                 unused.push(*revision);
             } else {
@@ -121,7 +123,7 @@ impl Engine {
             record.told.remove(&revision);
             out.push(Command::Node { node, message: ToNode::RevisionRemoved(revision) });
         }
-        if !kept {
+        if let Some(function) = function.filter(|_| !kept) {
             function.told.remove(&node);
         }
     }

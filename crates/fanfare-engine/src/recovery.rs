@@ -99,6 +99,12 @@ impl Engine {
         if current {
             self.tell_revision(node, record.revision, &spec, out);
         }
+        let ready = self.functions.get(&record.revision.function).and_then(|f| f.active.as_ref());
+        if current {
+            self.retire_old_revisions(now, record.revision.function, out);
+        } else if ready.is_some_and(|active| active.counts.ready > 0) {
+            self.retire(now, record.sandbox, out);
+        }
         if claim.condemned {
             self.condemned(now, record.sandbox, out);
         }

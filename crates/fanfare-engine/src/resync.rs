@@ -179,6 +179,7 @@ impl Engine {
         out: &mut Vec<Command>,
     ) {
         let void = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
+        let mut to_condemn = Vec::new();
         self.drop_claims(data_plane);
         for (sandbox, slots) in held {
             if self.recovering && !self.sandboxes.contains_key(sandbox) && sandbox.epoch() < self.config.epoch
@@ -197,7 +198,7 @@ impl Engine {
                     out,
                 );
                 if self.sandboxes.contains_key(sandbox) {
-                    self.condemned(now, *sandbox, out);
+                    to_condemn.push(*sandbox);
                 }
             }
         }
@@ -219,6 +220,10 @@ impl Engine {
             if retiring {
                 self.stop_if_returned(now, id, out);
             }
+        }
+        // Replacing them may grant slots: only now, when all that is not in the hello is known to be void.
+        for sandbox in to_condemn {
+            self.condemned(now, sandbox, out);
         }
     }
 

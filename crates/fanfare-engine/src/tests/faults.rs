@@ -1,11 +1,12 @@
 //! Single faults: what random ones found, and what they cannot reach.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_types::{
     DataPlaneHello, Epoch, ExitCause, FromDataPlane, FromNode, FunctionId, FunctionLoad, FunctionSpec,
-    GoneCause, HeldLease, Kpa, NodeHello, NodeId, Reason, Resources, SandboxId, Scaling, ScalingPolicy,
-    StopMode, Timeouts, ToNode,
+    GoneCause, HeldLease, Kpa, NodeHello, NodeId, Reason, Resources, RevisionId, SandboxId, Scaling,
+    ScalingPolicy, StopMode, Timeouts, ToDataPlane, ToNode,
 };
 
 use super::world::{D, E, F, G, N, World, spec};
@@ -430,4 +431,84 @@ fn an_overview_is_the_status_without_its_lists() {
     assert!(!full.sandboxes.is_empty() && !full.decisions.is_empty());
     let overview = crate::FunctionStatus { sandboxes: vec![], decisions: vec![], ..full };
     assert_eq!(world.engine.function_overview(F), Some(overview));
+}
+
+#[test]
+fn a_hello_that_claims_what_is_anothers_is_granted_nothing_twice() {
+    let mut world = World::small(10, 1, Scaling { min: 1, ..Scaling::default() });
+    world.add_plane(E);
+    world.start_all();
+    world.arrive(E, F, 1);
+    world.start_all();
+    let busy = world.planes[&E].first_running().unwrap();
+    // Nobody is left to whom the replacement of what is lost with D could be granted.
+    world.drain(E);
+    world.planes.get_mut(&D).unwrap().connected = false;
+    world.step(Event::DataPlaneLost(D));
+    world.set_function(F, 1, spec("f", 1, Scaling { min: 2, ..Scaling::default() }));
+    world.start_all();
+    let leases = vec![HeldLease { sandbox: busy, slots: 1 }];
+    let (hello, _) = world.planes.get_mut(&D).unwrap().connect(D, world.now);
+    world.step(Event::DataPlaneConnected { data_plane: D, hello: DataPlaneHello { leases, ..hello } });
+    let mut granted: Vec<_> = world.planes[&D]
+        .to
+        .iter()
+        .filter_map(|m| if let ToDataPlane::Grant { sandbox, .. } = m { Some(*sandbox) } else { None })
+        .collect();
+    let all = granted.len();
+    granted.dedup();
+    assert!(all > 0);
+    assert_eq!(granted.len(), all, "the same slots are granted twice");
+}
+
+#[test]
+fn a_revision_of_a_function_that_was_deleted_meanwhile_is_forgotten_when_it_is_prepared() {
+    let mut world = World::small(10, 1, Scaling::default());
+    let revision = RevisionId { function: F, number: 1 };
+    let spec = Arc::new(spec("f", 1, Scaling::default()));
+    // It runs on one node, and is prepared on another.
+    world.arrive(D, F, 1);
+    world.start_all();
+    world.finish(D, 1);
+    world.add_node(NodeId(2), 10);
+    world.step(Event::PrepareRequested { id: revision, spec });
+    world.step(Event::FunctionRemoved(F));
+    world.settle();
+    assert_eq!(world.prepared.len(), 1);
+    for (id, node) in &world.nodes {
+        assert!(node.revisions.is_empty(), "its template would stay on {id} until that connects anew");
+    }
+    assert_eq!(world.engine.inconsistency(), None);
+}
+
+#[test]
+fn an_earlier_revision_makes_way_under_a_new_leader_too() {
+    for late in [false, true] {
+        let scaling = Scaling { min: 1, ..Scaling::default() };
+        let mut world = World::small(1, 1, scaling.clone());
+        world.start_all();
+        world.add_node(NodeId(2), 1);
+        world.arrive(D, F, 1);
+        world.settle();
+        world.add_plane(E);
+        world.set_function(F, 2, spec("f", 1, scaling.clone()));
+        world.arrive(E, F, 1);
+        world.start_all();
+        let here = |world: &World, node| world.nodes[&node].sandboxes.len();
+        assert_eq!((here(&world, N), here(&world, NodeId(2))), (1, 1), "a request keeps the earlier one");
+        world.restart_engine(&[(F, 2, spec("f", 1, scaling))]);
+        for node in if late { [NodeId(2), N] } else { [N, NodeId(2)] } {
+            world.connect_node(node);
+        }
+        world.connect_plane(D);
+        world.connect_plane(E);
+        world.settle();
+        world.finish(D, 1);
+        world.finish(E, 1);
+        // What was found is held for a window.
+        world.pass(secs(150));
+        let left: Vec<u32> =
+            world.nodes.values().flat_map(|n| n.sandboxes.values()).map(|s| s.revision.number).collect();
+        assert_eq!(left, [2], "nobody asks for the earlier one any more: {late}");
+    }
 }
