@@ -1,5 +1,5 @@
 //! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask
-//! api-proof`, `cargo xtask fuzz`, `cargo xtask cgroup2`, `cargo xtask bench`.
+//! api-proof`, `cargo xtask sim`, `cargo xtask fuzz`, `cargo xtask cgroup2`, `cargo xtask bench`.
 
 mod api_proof;
 mod bench;
@@ -9,6 +9,7 @@ mod fuzz;
 mod licences;
 mod packages;
 mod readme;
+mod sim;
 mod tidy;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ Usage: cargo xtask TASK
   tidy       rules of the tree that no compiler checks, and the licences of what it builds on
   readme     run the commands of README.md and docs/ as a reader would
   api-proof  hold the control API to its OpenAPI document: `api-proof [--seed N] [--binary PATH]`
+  sim        run the cluster in virtual time, with faults: `sim [--seeds N] [--from SEED] [--scenario NAME] [--told]`
   fuzz       look for input that breaks a parser: `fuzz [--seconds N] [TARGET…]`
   cgroup2    run the `process` runtime on a kernel with cgroup v2 alone, in a virtual machine:
              `cgroup2 [--suite NAME] [--accel kvm] [FILTER…]`
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Some("readme") => readme::run(&root()),
         Some("api-proof") => api_proof::run_with(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
+        Some("sim") => sim::run_with(&args[1..]),
         Some("cgroup2") => cgroup2::run(&args[1..]),
         Some("bench") => bench::run(&args[1..]),
         _ => {

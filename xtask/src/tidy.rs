@@ -12,9 +12,11 @@ const PURE: &[&str] = &[
     "fanfare-policy",
     "fanfare-engine",
     "fanfare-dispatch",
+    "fanfare-roster",
     "fanfare-async",
     "fanfare-schedule",
     "fanfare-trace",
+    "fanfare-sim",
 ];
 const NOT_IN_PURE: &[&str] =
     &["tokio", "hyper", "mio", "socket2", "rustix", "getrandom", "tonic", "axum", "redb"];

@@ -1,15 +1,16 @@
 //! The daemon's one task: what it knows, and what it does with what it hears.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_link::{Batch, Dialer, EpochGate, Link, Sender};
+use fanfare_roster::Roster;
 use fanfare_sandbox::{SandboxExit, Started};
 use fanfare_types::limits::LIVENESS_TIMEOUT;
 use fanfare_types::{
-    CodeDigest, FromNode, FunctionId, NodeHello, Resources, RevisionId, RevisionSpec, SandboxId,
-    SandboxRecord, SandboxUsage, SecretName, SecretValue, StartFailure, StopMode, ToNode,
+    CodeDigest, FromNode, FunctionId, NodeHello, Resources, RevisionId, SandboxId, SandboxUsage, SecretName,
+    SecretValue, StartFailure, ToNode,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -20,9 +21,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use crate::LogStore;
 use crate::logs::{Wanted, platform_record};
 use crate::node::Runtimes;
-use crate::revisions::{Eviction, Marks, Used};
-use crate::sandboxes::Sandbox;
-use crate::turns::Turns;
+use crate::revisions::{Eviction, Marks};
 use crate::uplink::{News, Uplink, random};
 
 /// How often CPU use is reported: a third of the autoscaler's period.
@@ -124,26 +123,17 @@ pub(crate) struct Daemon {
     /// Links since the last welcome that ended without one.
     unwelcome: u32,
 
-    /// Revisions that this stream has told of.
-    pub(crate) specs: HashMap<RevisionId, Arc<RevisionSpec>>,
+    /// Its sandboxes and revisions.
+    pub(crate) roster: Roster,
     /// What the secrets hold of revisions that this stream has told of, or that are in use.
     pub(crate) secrets: HashMap<RevisionId, Vec<(SecretName, SecretValue)>>,
-    /// Functions without a revision whose last one is still in use here.
-    pub(crate) deleted: HashSet<FunctionId>,
-    pub(crate) used: HashMap<RevisionId, Used>,
     pub(crate) evictions: Vec<Eviction>,
-    pub(crate) prepares: VecDeque<Arc<RevisionSpec>>,
-    pub(crate) preparing: usize,
-
-    pub(crate) sandboxes: HashMap<SandboxId, Sandbox>,
-    /// Those not begun, and those under way.
-    pub(crate) creations: Turns,
-    pub(crate) stops: VecDeque<(SandboxId, StopMode)>,
-    pub(crate) stopping: usize,
 }
 
 impl Daemon {
     pub(crate) fn new(parts: Parts) -> Self {
+        let runtimes = parts.runtimes.0.iter().map(|runtime| runtime.name().into()).collect();
+        let roster = Roster::new(runtimes, parts.creations_max, unwaited_max(parts.capacity));
         Daemon {
             name: parts.name,
             capacity: parts.capacity,
@@ -161,19 +151,11 @@ impl Daemon {
             welcomed: false,
             spoke_at: Instant::now(),
             transfers: JoinSet::new(),
-            specs: HashMap::new(),
+            roster,
             secrets: HashMap::new(),
-            deleted: HashSet::new(),
-            used: HashMap::new(),
             evictions: Vec::new(),
-            prepares: VecDeque::new(),
-            preparing: 0,
             reading_usage: false,
             unwelcome: 0,
-            sandboxes: HashMap::new(),
-            creations: Turns::new(parts.creations_max, unwaited_max(parts.capacity)),
-            stops: VecDeque::new(),
-            stopping: 0,
         }
     }
 
@@ -208,22 +190,32 @@ impl Daemon {
     }
 
     fn on_event(&mut self, event: Event) {
+        let mut orders = Vec::new();
         match event {
-            Event::Created { sandbox, result } => self.created(sandbox, result),
-            Event::Exit(exit) => self.exited(exit),
-            Event::Stopped(sandbox) => self.stopped(sandbox),
-            Event::Prepared { revision, result } => self.prepared(revision, result),
-            Event::Forgotten(revision) => self.forgotten(revision),
-            Event::Evict { code, reply } => self.evict(code, reply),
+            Event::Created { sandbox, result } => {
+                let result = result.map(|started| (started.endpoint, started.stages));
+                self.roster.created(sandbox, result, &mut orders);
+            }
+            Event::Exit(SandboxExit { sandbox, cause, log_tail }) => {
+                self.roster.exited(sandbox, cause, log_tail, &mut orders);
+            }
+            Event::Stopped(sandbox) => self.roster.stopped(sandbox, &mut orders),
+            Event::Prepared { revision, result } => self.roster.prepared(revision, result, &mut orders),
+            Event::Forgotten(revision) => {
+                self.roster.forgotten(revision, &mut orders);
+                self.forgotten(revision);
+            }
+            Event::Evict { code, reply } => self.evict(code, reply, &mut orders),
             Event::Usage(usage) => self.report_usage(usage),
         }
+        self.carry_out(orders);
     }
 
     fn on_news(&mut self, news: News, uplink: &mut Uplink) {
         match news {
             News::Up(tx) => {
                 if self.company.speaks && self.unwelcome == 0 {
-                    tracing::info!(node = %self.name, sandboxes = self.sandboxes.len(), "connected to the control plane");
+                    tracing::info!(node = %self.name, sandboxes = self.roster.sandboxes().len(), "connected to the control plane");
                 }
                 self.tx = Some(tx);
                 self.welcomed = false;
@@ -286,19 +278,19 @@ impl Daemon {
 
     fn on_command(&mut self, command: ToNode) {
         match command {
-            ToNode::Welcome { .. } => {}
-            ToNode::Revision(spec) => {
-                self.deleted.remove(&spec.id.function);
-                self.specs.insert(spec.id, spec);
-            }
             ToNode::Secrets { revision, values } => self.take_secrets(revision, values),
-            ToNode::RevisionRemoved(revision) => self.removed(revision),
-            ToNode::Prepare(revision) => self.prepare(revision),
-            ToNode::Create { sandbox, revision, waited } => self.create(sandbox, revision, waited),
-            ToNode::Hasten(sandbox) => self.hasten(sandbox),
-            ToNode::Stop { sandbox, mode } => self.stop(sandbox, mode),
             ToNode::Logs { transfer, function, tail_lines, follow, select } => {
                 self.send_logs(transfer, function, Wanted { tail_lines, follow, select });
+            }
+            command => {
+                let removed =
+                    if let ToNode::RevisionRemoved(revision) = command { Some(revision) } else { None };
+                let mut orders = Vec::new();
+                self.roster.hear(command, &mut orders);
+                if let Some(revision) = removed {
+                    self.drop_secrets(revision);
+                }
+                self.carry_out(orders);
             }
         }
     }
@@ -313,18 +305,13 @@ impl Daemon {
     }
 
     fn hello(&self) -> NodeHello {
-        let sandboxes = self.sandboxes.iter().map(|(id, sandbox)| SandboxRecord {
-            sandbox: *id,
-            revision: sandbox.revision,
-            endpoint: sandbox.endpoint(),
-        });
         NodeHello {
             name: self.name.clone(),
             incarnation: self.incarnation,
             epoch_seen: self.gate.newest(),
             capacity: self.capacity,
             runtimes: self.runtimes.0.iter().map(|runtime| runtime.name().into()).collect(),
-            sandboxes: sandboxes.collect(),
+            sandboxes: self.roster.sandboxes().collect(),
             logs: self.logs.id(),
         }
     }
@@ -389,9 +376,7 @@ impl Daemon {
             tracing::error!(limit = ?SHUTDOWN_TIMEOUT, "a runtime did not end its sandboxes in time");
         }
         // What ended is told while somebody listens; nothing new begins.
-        self.creations.close();
-        self.prepares.clear();
-        self.stops.clear();
+        self.roster.close();
         while let Ok(event) = events.try_recv() {
             self.on_event(event);
         }

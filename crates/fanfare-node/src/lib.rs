@@ -15,7 +15,6 @@ mod node;
 mod options;
 mod revisions;
 mod sandboxes;
-mod turns;
 mod uplink;
 
 pub use logs::{LogLimits, LogStore, Wanted as WantedLines};
