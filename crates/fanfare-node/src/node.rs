@@ -136,11 +136,6 @@ impl Handle {
 pub(crate) struct Runtimes(pub(crate) Vec<Arc<dyn Runtime>>);
 
 impl Runtimes {
-    /// The place of the runtime of this name.
-    pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|runtime| runtime.name() == name)
-    }
-
     /// What each had, with its place.
     pub(crate) async fn recover(&self) -> Vec<(usize, SandboxRecord)> {
         let recovered = join_all(self.0.iter().map(|runtime| runtime.recover())).await;
