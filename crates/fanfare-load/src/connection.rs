@@ -145,3 +145,46 @@ impl AsFd for Connection {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Goes on when there is something to read.
+    fn advanced(connection: &mut Connection) -> Result<Progressed, Outcome> {
+        let mut fds = [rustix::event::PollFd::new(&*connection, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+        connection.advance()
+    }
+
+    #[test]
+    fn that_its_server_has_closed_it_is_known_before_it_is_used_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut connection = Connection::open(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        connection.begin();
+        connection.out.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
+        assert_eq!(connection.advance(), Ok(Progressed::Open));
+        server.read_exact(&mut [0; 18]).unwrap();
+        server.write_all(b"HTTP/1.1 204 X\r\n").unwrap();
+        assert_eq!(advanced(&mut connection), Ok(Progressed::Open));
+        server.write_all(b"\r\n").unwrap();
+        assert!(matches!(advanced(&mut connection), Ok(Progressed::Answered(frame)) if frame.status == 204));
+        // It rests, and is told that nothing has happened; then its server leaves.
+        assert_eq!(connection.advance(), Ok(Progressed::Open));
+        drop(server);
+        assert_eq!(advanced(&mut connection), Err(Outcome::Closed));
+    }
+
+    #[test]
+    fn bytes_that_nobody_asked_for_end_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut connection = Connection::open(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        connection.begin();
+        server.write_all(b"HTTP/1.1 204 X\r\n\r\nHTTP/1.1 204 X\r\n\r\n").unwrap();
+        assert_eq!(advanced(&mut connection), Err(Outcome::BadAnswer));
+    }
+}

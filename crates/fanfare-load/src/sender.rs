@@ -161,7 +161,9 @@ impl<'a> Sender<'a> {
             if place.uses != uses {
                 continue;
             }
-            if now_us.saturating_sub(since_us) <= REST_MAX_US {
+            // Its server may have closed it a moment ago, of which the kernel has not told yet.
+            let open = place.connection.as_mut().is_some_and(|c| matches!(c.advance(), Ok(Progressed::Open)));
+            if open && now_us.saturating_sub(since_us) <= REST_MAX_US {
                 return Some(at);
             }
             self.clear(at);
