@@ -63,6 +63,12 @@ pub fn descendants(pid: u32) -> BTreeSet<u32> {
     found
 }
 
+/// The process that started a process, or has taken it over since.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    field_after_name(pid, 1)?.parse().ok()
+}
+
 /// When a process was started, in the kernel's ticks; empty when there is none. With the pid it names a process for good.
 pub fn started(pid: u32) -> String {
     field_after_name(pid, 19).unwrap_or_default()
@@ -146,6 +152,7 @@ mod tests {
         .flatten()
         .next();
         assert!(descendants(me).contains(&child.id()));
+        assert_eq!((parent(child.id()), grandchild.and_then(parent)), (Some(me), Some(child.id())));
         let pid = rustix::process::Pid::from_raw(grandchild.unwrap() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         child.wait().unwrap();

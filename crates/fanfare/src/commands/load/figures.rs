@@ -104,7 +104,12 @@ fn processes_of(addresses: &[SocketAddr], streams: Option<SocketAddr>) -> BTreeM
     let mut pids: std::collections::BTreeSet<u32> =
         addresses.iter().flat_map(|address| processes::listening(*address)).collect();
     pids.extend(streams.iter().flat_map(|streams| processes::connected_to(*streams)));
+    // What a launcher has cloned has its command line, and is a sandbox.
     let below: Vec<u32> = pids.iter().flat_map(|pid| procfs::descendants(*pid)).collect();
+    let below: Vec<u32> = below
+        .into_iter()
+        .filter(|pid| procfs::parent(*pid).is_some_and(|parent| pids.contains(&parent)))
+        .collect();
     pids.extend(below);
     let mut found = BTreeMap::new();
     for pid in pids {
