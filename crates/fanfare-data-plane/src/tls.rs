@@ -9,26 +9,29 @@
 //! began with; what cannot be used changes nothing. The new one has sessions of its own, so none is resumed that began
 //! under the old key.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use zeroize::Zeroizing;
 
-use crate::shared::Counted;
+use crate::clock;
+use crate::seldom::Seldom;
 
 /// Bytes of a certificate's or a key's file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -46,7 +49,7 @@ pub struct TlsOptions {
     pub recheck: Duration,
     /// How long a client may take for its handshake.
     pub handshake_timeout: Duration,
-    /// Handshakes under way at once; further connections are closed as they begin one.
+    /// Handshakes under way at once, at least one; beyond that the oldest makes way for a new one.
     pub handshakes_max: usize,
 }
 
@@ -107,8 +110,23 @@ pub(crate) struct Tls {
     current: RwLock<Arc<ServerConfig>>,
     /// The files as they were when they were last looked at.
     seen: RwLock<Stamp>,
-    under_way: AtomicUsize,
+    under_way: Mutex<UnderWay>,
     failed: AtomicU64,
+    crowding: Seldom,
+}
+
+/// Handshakes under way, the oldest first.
+#[derive(Default)]
+struct UnderWay {
+    handshakes: BTreeMap<u64, Arc<Notify>>,
+    next: u64,
+}
+
+/// One handshake under way, until it is dropped.
+struct Handshake<'a> {
+    tls: &'a Tls,
+    number: u64,
+    makes_way: Arc<Notify>,
 }
 
 impl Tls {
@@ -116,7 +134,8 @@ impl Tls {
         // Before they are read: what changes meanwhile is seen next time.
         let seen = RwLock::new(Stamp::of(&options));
         let current = RwLock::new(Arc::new(config(&options)?));
-        Ok(Tls { options, current, seen, under_way: AtomicUsize::new(0), failed: AtomicU64::new(0) })
+        let (under_way, failed, crowding) = (Mutex::default(), AtomicU64::new(0), Seldom::default());
+        Ok(Tls { options, current, seen, under_way, failed, crowding })
     }
 
     /// Reads the files again; if they cannot be used, what is in use stays.
@@ -147,7 +166,7 @@ impl Tls {
         }
     }
 
-    /// Handshakes that failed, were too slow, or were one too many.
+    /// Handshakes that failed, were too slow, or made way for others.
     pub(crate) fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
@@ -166,13 +185,39 @@ impl Tls {
     }
 
     async fn shake_hands(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let limit = self.options.handshakes_max;
-        let Some(_counted) = Counted::within(&self.under_way, limit) else {
-            tracing::warn!(limit, "too many TLS handshakes are under way; closing a connection");
-            return Err(io::Error::other("too many are under way"));
-        };
+        let handshake = self.begin();
         let acceptor = TlsAcceptor::from(self.current.read().clone());
-        timeout(self.options.handshake_timeout, acceptor.accept(stream)).await?
+        tokio::select! {
+            done = timeout(self.options.handshake_timeout, acceptor.accept(stream)) => done?,
+            () = handshake.makes_way.notified() => Err(io::Error::other("it made way for another one")),
+        }
+    }
+
+    /// Counts a handshake. Where there are too many, the oldest makes way: one of good will takes a few round trips.
+    fn begin(&self) -> Handshake<'_> {
+        let (makes_way, limit) = (Arc::new(Notify::new()), self.options.handshakes_max.max(1));
+        let mut under_way = self.under_way.lock();
+        let oldest = match under_way.handshakes.len() < limit {
+            true => None,
+            false => under_way.handshakes.pop_first(),
+        };
+        let number = under_way.next;
+        under_way.next += 1;
+        under_way.handshakes.insert(number, makes_way.clone());
+        drop(under_way);
+        if let Some((_, oldest)) = oldest {
+            oldest.notify_one();
+            if let Some(times) = self.crowding.happened(clock::now()) {
+                tracing::warn!(limit, times, "too many TLS handshakes are under way; the oldest make way");
+            }
+        }
+        Handshake { tls: self, number, makes_way }
+    }
+}
+
+impl Drop for Handshake<'_> {
+    fn drop(&mut self) {
+        self.tls.under_way.lock().handshakes.remove(&self.number);
     }
 }
 
