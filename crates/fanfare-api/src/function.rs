@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use fanfare_types::{Balance, Contract, FunctionSpec, Protocol};
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_path_to_error::Segment;
 use utoipa::ToSchema;
 
+use crate::tables::Tables;
 use crate::{FieldError, FileDocument, Quantity, ScalingDocument, SecretUseDocument, given, shape, whole};
 
 /// A function: what is registered, and what is answered. Only `name` and `handler` must be given.
@@ -21,6 +23,7 @@ pub struct FunctionDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
     /// What is run.
+    #[serde(deserialize_with = "handler")]
     pub handler: HandlerDocument,
     /// SHA-256 of the packed code as 64 hexadecimal digits: the address under which it was uploaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,6 +96,23 @@ pub enum HandlerDocument {
     },
     /// Nothing is run; the `fake` runtime answers.
     Fake {},
+}
+
+/// Reads a handler from a table: what serde derives would take a list that begins with the kind, too.
+fn handler<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HandlerDocument, D::Error> {
+    struct Table;
+    impl<'de> Visitor<'de> for Table {
+        type Value = HandlerDocument;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HandlerDocument, A::Error> {
+            HandlerDocument::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_map(Table)
 }
 
 fn default_handler() -> String {
@@ -301,7 +321,7 @@ pub(crate) fn read_bounded<T: serde::de::DeserializeOwned>(
 ) -> Result<T, FieldError> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let document =
-        serde_path_to_error::deserialize(&mut reader).map_err(|e| shape_error(&e, json, bounds))?;
+        serde_path_to_error::deserialize(Tables(&mut reader)).map_err(|e| shape_error(&e, json, bounds))?;
     reader.end().map_err(|e| FieldError::new("body", e, "one JSON object"))?;
     Ok(document)
 }
@@ -355,6 +375,12 @@ fn shape_error(
     }
     if path.starts_with("handler")
         && let Some(error) = whole.get("handler").and_then(shape::handler_error)
+    {
+        return error;
+    }
+    if path.starts_with("files.")
+        && let Some(file) = &found
+        && let Some(error) = shape::file_error(&path, file)
     {
         return error;
     }

@@ -23,6 +23,7 @@ mod schema;
 mod secret;
 mod shape;
 mod stored;
+mod tables;
 mod webhooks;
 mod whole;
 

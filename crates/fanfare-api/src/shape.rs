@@ -57,6 +57,21 @@ pub(crate) fn handler_error(handler: &Value) -> Option<FieldError> {
     Some(FieldError::missing(format!("handler.{}", missing.name), missing.allowed))
 }
 
+/// What is wrong with a file of `files`, if that is its shape. Its content is not repeated.
+pub(crate) fn file_error(path: &str, file: &Value) -> Option<FieldError> {
+    let allowed = "a table with either text or base64, and that a text";
+    let given = match file {
+        Value::Object(given) if given.len() > 1 => "several fields",
+        Value::Object(given) if given.is_empty() => "an empty table",
+        Value::Object(given) if given.values().all(Value::is_string) => return None,
+        Value::Object(_) => "a table whose value is no text",
+        Value::Array(_) => "a list",
+        Value::String(_) => "text",
+        _ => "neither",
+    };
+    Some(FieldError::new(path, given, allowed))
+}
+
 /// Where a field would be right that is none of `fields`.
 fn foreign(name: &str, fields: &[Field]) -> String {
     let has = |(_, fields): &&(&str, &[Field])| fields.iter().any(|field| field.name == name);

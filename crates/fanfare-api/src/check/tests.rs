@@ -268,6 +268,45 @@ fn what_is_not_a_document_is_named_so() {
 }
 
 #[test]
+fn a_list_is_no_table() {
+    for (field, list) in [
+        ("timeouts", json!(["1s", "2s", "1s"])),
+        ("limits", json!([null, null, null, null, null, null])),
+        ("limits", json!([])),
+        ("scaling", json!([])),
+        ("handler", json!(["python", "m.py"])),
+        ("secrets.x", json!(["s"])),
+        ("secrets.x", json!(["s", null])),
+        ("secrets", json!([])),
+        ("files.x", json!(["text"])),
+        ("files.x", json!("text")),
+        ("files.x", json!({"text": "a", "base64": "AA=="})),
+        ("files.x", json!({"text": 1})),
+        ("env", json!([["a", "b"]])),
+        ("env", json!([])),
+    ] {
+        let (table, name) = field.split_once('.').unwrap_or((field, ""));
+        let value = if name.is_empty() { list } else { json!({ name: list }) };
+        let mut document = hello();
+        document[table] = value;
+        let error = FunctionDocument::from_json(document.to_string().as_bytes()).unwrap_err();
+        assert!(error.field.starts_with(field), "{field}: {error:?}");
+        assert!(error.limit.contains("a table") || error.limit.contains("a map"), "{field}: {error:?}");
+        assert!(!error.message.contains("variant"), "{field}: {error:?}");
+    }
+    for error in [
+        crate::WebhookDocument::from_json(br#"["w","a","github","s",false,null]"#).unwrap_err(),
+        crate::ScheduleDocument::from_json(br#"["c","a","* * * * *"]"#).unwrap_err(),
+        crate::TrafficDocument::from_json(b"[]").unwrap_err(),
+        crate::RollbackDocument::from_json(b"[]").unwrap_err(),
+    ] {
+        assert_eq!((&*error.field, &*error.value), ("body", "not a JSON object (an array)"));
+    }
+    let error = crate::TrafficDocument::from_json(br#"{"traffic":[["latest",100]]}"#).unwrap_err();
+    assert_eq!(error.limit, "a table", "{error:?}");
+}
+
+#[test]
 fn no_error_repeats_the_value_of_a_variable() {
     let canary = "canary-7f3a";
     let bad = [
