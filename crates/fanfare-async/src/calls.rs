@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use fanfare_types::{FunctionId, Timestamp};
 
+use crate::callbacks::Callbacks;
 use crate::command::Command;
 use crate::event::{Event, Filter, Now};
 use crate::feed::Feed;
 use crate::id::InvocationId;
-use crate::limits::{CALLBACKS_MAX, Limits};
+use crate::limits::Limits;
 use crate::record::{Callback, Cause, Finished, Record, State, StateKind};
 use crate::retention::Shelf;
 
@@ -31,8 +32,7 @@ pub struct Calls {
     timers: BTreeSet<(Timestamp, Timer)>,
     results: Shelf,
     letters: Shelf,
-    callbacks_due: BTreeSet<u64>,
-    callbacks: BTreeSet<u64>,
+    callbacks: Callbacks,
     draining: bool,
     /// Calls dropped because too many are kept, not for their age.
     crowded_out: u64,
@@ -76,8 +76,7 @@ impl Calls {
             timers: BTreeSet::new(),
             results,
             letters,
-            callbacks_due: BTreeSet::new(),
-            callbacks: BTreeSet::new(),
+            callbacks: Callbacks::default(),
             draining: false,
             crowded_out: 0,
             step: Step::default(),
@@ -284,10 +283,7 @@ impl Calls {
                 let Some((sequence, attempt)) = self.feed.admit(now.at) else { break };
                 self.step.effects.push(Command::Start { sequence, attempt });
             }
-            while self.callbacks.len() < CALLBACKS_MAX
-                && let Some(sequence) = self.callbacks_due.pop_first()
-            {
-                self.callbacks.insert(sequence);
+            while let Some(sequence) = self.callbacks.next() {
                 self.step.effects.push(Command::CallBack(sequence));
             }
         }
@@ -328,7 +324,14 @@ impl Calls {
                     });
                 }
             }
-            Timer::Callback(sequence) => drop(self.callbacks_due.insert(sequence)),
+            Timer::Callback(sequence) => {
+                if let Some(record) = self.calls.get(&sequence)
+                    && let (Callback::Waiting { tries, .. }, Some(url)) =
+                        (&record.callback, &record.settings.callback)
+                {
+                    self.callbacks.due(sequence, url, *tries);
+                }
+            }
             Timer::Lane(function) => self.feed.wake(function),
         }
     }

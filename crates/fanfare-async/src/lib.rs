@@ -20,6 +20,7 @@
 //! written ahead of the queue while executions are short, so that it does not wait for the disk.
 
 mod backoff;
+mod callbacks;
 mod calls;
 mod command;
 mod event;

@@ -44,6 +44,10 @@ pub const CALLBACK_BACKOFF_MIN: Duration = Duration::from_secs(1);
 pub const CALLBACK_BACKOFF_MAX: Duration = Duration::from_secs(300);
 /// Callbacks under way at once.
 pub const CALLBACKS_MAX: usize = 64;
+/// Those of them that were tried before.
+pub const CALLBACKS_AGAIN_MAX: usize = 32;
+/// Those of them that go to one receiver (a host and its port).
+pub const CALLBACKS_PER_RECEIVER_MAX: usize = 8;
 /// Characters of a callback's URL.
 pub const CALLBACK_URL_LEN_MAX: usize = 2_048;
 /// Calls on one page of a list, unless it is asked for otherwise.

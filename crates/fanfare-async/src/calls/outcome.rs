@@ -95,7 +95,7 @@ impl Calls {
     }
 
     pub(super) fn called_back(&mut self, now: Now, sequence: u64, taken: bool) {
-        self.callbacks.remove(&sequence);
+        self.callbacks.ended(sequence);
         self.change(now, sequence, |record| {
             let Callback::Waiting { tries, .. } = record.callback else { return };
             let tries = tries + 1;
