@@ -98,8 +98,14 @@ impl DataPlane {
         let offered: Vec<_> = offered.map_err(failed)?;
         let end = shutdown.clone();
         let advertised = options.address.clone().unwrap_or_else(|| address.to_string().into());
+        let metrics = options.metrics.map(|address| {
+            metrics_server::bind(address).map_err(|error| StartError::Listen { address, error })
+        });
+        let metrics = metrics.transpose()?;
         let (door, keeper) = match options.asynchronous.clone() {
-            Some(kept) => {
+            Some(mut kept) => {
+                let shown = metrics.as_ref().and_then(|metrics| metrics.local_addr().ok());
+                kept.own_addresses.extend([address].into_iter().chain(shown));
                 let (door, asks) = Door::new(kept.clone());
                 // The predecessor's log is its own until it has ended.
                 let opening = match predecessor {
@@ -110,10 +116,6 @@ impl DataPlane {
             }
             None => (None, None),
         };
-        let metrics = options.metrics.map(|address| {
-            metrics_server::bind(address).map_err(|error| StartError::Listen { address, error })
-        });
-        let metrics = metrics.transpose()?;
         let traced = options.tracing.clone();
         let mut shared = Shared::new(options, door);
         let exporter = traced.map(|traced| {

@@ -1,6 +1,7 @@
 //! What fuzzers drive; not part of the API.
 
-use crate::asynchronous::{self, CallbackTargets};
+use crate::asynchronous::targets::Reach;
+use crate::asynchronous::{self, AsyncOptions};
 use crate::names::{self, Host};
 use crate::webhook::{Sent, verify};
 
@@ -13,7 +14,8 @@ pub fn request_target(host: &str, path_and_query: &str) {
         assert!(!name.is_empty() && rest.target().starts_with('/'));
     }
     let url = format!("http://{host}{path_and_query}");
-    if asynchronous::targets::check_url(&url, CallbackTargets::Private).is_ok() {
+    // To private networks, too, and not to this machine.
+    if Reach::of(&AsyncOptions::new("".into())).check(&url).is_ok() {
         let authority = url["http://".len()..].split(['/', '?', '#', '\\']).next().unwrap_or_default();
         let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
         let is_loopback = host.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| ip.is_loopback());

@@ -4,6 +4,7 @@
 //! Nothing here knows an encoding, a clock, a socket or a file: the edge crates (`fanfare-api`, `fanfare-link`)
 //! translate to and from the outside, so that decisions can be tested and simulated as plain functions.
 
+mod callback;
 mod entrusted;
 mod epoch;
 mod function;
@@ -22,6 +23,7 @@ mod time;
 mod traffic;
 mod webhook;
 
+pub use callback::CALLBACK_ID_FIELD;
 pub use entrusted::{EntrustRefusal, EntrustedCall};
 pub use epoch::EpochGate;
 pub use function::{

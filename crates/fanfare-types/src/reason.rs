@@ -52,6 +52,8 @@ reasons! {
     UnsupportedMediaType = "unsupported-media-type", 415, "send the content type that the detail names";
     /// A web page of another site may not call this.
     Forbidden = "forbidden", 403, "call it from the command line, or from a page of the same host";
+    /// A callback of an asynchronous invocation was to call the platform itself.
+    CallbackForbidden = "callback-forbidden", 403, "send callbacks to a service of your own; the platform's own ports take none";
     /// A field of a registration is wrong.
     InvalidField = "invalid-field", 422, "give the field a value that is allowed, and send it again; nothing was changed";
     /// A field is right by itself, and another one forbids it.

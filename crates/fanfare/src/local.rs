@@ -118,9 +118,11 @@ impl Local {
 
         let stop_data_plane = CancellationToken::new();
         let tls = options.tls.is_some();
+        let mut asynchronous = options.asynchronous;
+        asynchronous.own_addresses.extend([api_address].into_iter().chain(link_address));
         let data_options = fanfare_data_plane::Options {
             listen: options.data_plane_address,
-            asynchronous: Some(options.asynchronous),
+            asynchronous: Some(asynchronous),
             tls: options.tls,
             tracing: options.tracing,
             ..fanfare_data_plane::Options::default()

@@ -2,7 +2,8 @@
 //!
 //! A web page that somebody on this machine looks at must not be able to register functions. Browsers say which site
 //! a request comes from (`Origin`), and a host name that an attacker points at this machine (DNS rebinding) shows in
-//! `Host`. Where the API is open to the network, names of this machine are not known, so a page must have come from
+//! `Host`. A callback of an asynchronous invocation says what it is, and is refused: where it goes and what it says is
+//! for whoever may call functions to choose. Where the API is open to the network, names of this machine are not known, so a page must have come from
 //! an address: a name could have been pointed here.
 
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use fanfare_types::Reason;
+use fanfare_types::{CALLBACK_ID_FIELD, Reason};
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 
@@ -71,6 +72,10 @@ fn unexplained(response: &Response) -> Option<Failure> {
 }
 
 fn allowed(uri: &Uri, headers: &HeaderMap, loopback: bool) -> Result<(), Failure> {
+    if headers.contains_key(CALLBACK_ID_FIELD) {
+        let detail = format!("the request has {CALLBACK_ID_FIELD}: callbacks do not call the control API");
+        return Err(Failure::new(Reason::CallbackForbidden, detail));
+    }
     let host = authority(uri, headers)?;
     if loopback && !is_loopback(host_of(host)) {
         let detail = format!("this API answers to localhost only, not to the host {:?}", cut(host));
@@ -159,6 +164,17 @@ mod tests {
             }
             let found = allowed(&Uri::from_static("/v1/status"), &headers, loopback);
             assert_eq!(found.err().map_or(0, |f| f.problem.status), status, "{host:?} {origin:?} {loopback}");
+        }
+    }
+
+    #[test]
+    fn a_callback_does_not_pass() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+        headers.insert(CALLBACK_ID_FIELD, HeaderValue::from_static("d1-1-a"));
+        for loopback in [true, false] {
+            let failure = allowed(&Uri::from_static("/v1/functions"), &headers, loopback).unwrap_err();
+            assert_eq!((failure.problem.status, &*failure.problem.reason), (403, "callback-forbidden"));
         }
     }
 

@@ -17,8 +17,8 @@ use sha2::{Digest, Sha256};
 use super::INVOCATION_ID;
 use super::api::{Refused, json};
 use super::door::{Ask, Door, Room};
+use super::intake::Full;
 use super::message;
-use super::targets::check_url;
 use crate::body::Body;
 use crate::clock;
 use crate::core::Core;
@@ -38,6 +38,8 @@ const MAX_AGE: HeaderName = HeaderName::from_static("x-fanfare-max-age");
 /// Passed on to the function as well: it may be its own, too.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// Bytes that are made ready for a body before it comes, whatever length was told.
+const FIRST_CAPACITY: usize = 64 << 10;
 /// Characters of a URL that an error repeats.
 const URL_CHARS_SHOWN: usize = 120;
 
@@ -71,7 +73,7 @@ pub(crate) async fn accept(
     let Arrived { client, parts, body, accepted } = arrived;
     let counted = body.size_hint().exact().is_some();
     let deadline = accepted + function.request_timeout();
-    let whole = collect(door, body, client, deadline);
+    let whole = collect(door, body, client, Sender::Stranger, deadline);
     let (body, room) = Box::pin(whole).await.map_err(of)?;
     let request = as_the_function_sees_it(parts, rest.target(), counted, body, client, &function);
     let key = key.map(|key| IdempotencyKey { key, fingerprint: fingerprint(&request) });
@@ -155,11 +157,20 @@ pub(crate) fn as_the_function_sees_it(
     message::Request { method: parts.method, target, headers: parts.headers, counted, trailers, body }
 }
 
+/// Who sends a body, as far as that is known before it is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    Stranger,
+    /// It has shown that it knows a webhook's secret.
+    Believed,
+}
+
 /// The whole body, within the limit, the deadline and the room there is.
 pub(crate) async fn collect(
     door: &Door,
     mut body: ClientBody,
     client: &Client,
+    sender: Sender,
     deadline: Timestamp,
 ) -> Result<(Bytes, Room), Problem> {
     let limit = door.options.payload_bytes_max;
@@ -168,9 +179,15 @@ pub(crate) async fn collect(
         return Err(too_large(limit, &format!("has {told} bytes")));
     }
     // Of unknown length: as much as there may be.
-    let room = door.room(told.unwrap_or(limit))?;
+    let set_aside = match sender {
+        Sender::Stranger => None,
+        Sender::Believed => door.room_of_known(told.unwrap_or(limit)).ok(),
+    };
+    let full = |full: Full| Problem::new(Reason::DataPlaneFull, full.to_string());
+    let taken = door.intake.begin(client.ip, clock::now());
     client.state.interim.give_leave();
-    let mut whole = BytesMut::with_capacity(told.and_then(|told| usize::try_from(told).ok()).unwrap_or(0));
+    let told = told.and_then(|told| usize::try_from(told).ok()).unwrap_or(0);
+    let mut whole = BytesMut::with_capacity(told.min(FIRST_CAPACITY));
     let read = async {
         loop {
             let frame = poll_fn(|cx| match Pin::new(&mut body).poll_frame(cx) {
@@ -191,7 +208,12 @@ pub(crate) async fn collect(
                     Ok(data) if (whole.len() + data.len()) as u64 > limit => {
                         return Err(too_large(limit, &format!("has more than {limit} bytes")));
                     }
-                    Ok(data) => whole.extend_from_slice(&data),
+                    Ok(data) => {
+                        if set_aside.is_none() {
+                            taken.grow(data.len() as u64, clock::now()).map_err(full)?;
+                        }
+                        whole.extend_from_slice(&data);
+                    }
                     Err(_) => {
                         let detail = "trailers are not kept for an asynchronous invocation; send none";
                         return Err(Problem::new(Reason::BadRequest, detail));
@@ -200,8 +222,19 @@ pub(crate) async fn collect(
             }
         }
     };
+    let read = async {
+        tokio::select! {
+            biased;
+            read = read => read,
+            () = taken.made_way() => Err(full(Full::MadeWay)),
+        }
+    };
     match tokio::time::timeout_at(clock::instant(deadline), read).await {
-        Ok(read) => read.map(|()| (whole.freeze(), room)),
+        Ok(read) => {
+            read?;
+            taken.complete().map_err(full)?;
+            Ok((whole.freeze(), set_aside.unwrap_or_else(|| taken.into())))
+        }
         Err(_) => {
             let detail = "the request's body did not come within the function's timeout";
             Err(Problem::new(Reason::BadRequest, detail).with_status(StatusCode::REQUEST_TIMEOUT))
@@ -274,8 +307,7 @@ fn settings(headers: &HeaderMap, door: &Door) -> Result<Settings, Problem> {
     };
     let callback = single(headers, &CALLBACK)?;
     if let Some(url) = callback {
-        check_url(url, door.options.callbacks)
-            .map_err(|why| bad(format!("{CALLBACK} is {:?}: {why}", shown(url))))?;
+        door.reach.check(url).map_err(|why| bad(format!("{CALLBACK} is {:?}: {why}", shown(url))))?;
     }
     Ok(Settings { delivery, attempts_max, age_max, callback: callback.map(Arc::from) })
 }

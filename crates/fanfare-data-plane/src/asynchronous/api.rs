@@ -190,7 +190,7 @@ fn refused(id: InvocationId, refusal: Refusal) -> Problem {
 /// The function's own answer; before that, how the call stands; without one, why.
 async fn result(door: &Door, id: InvocationId) -> Result<Response<Body>, Problem> {
     let seen = door.ask(|tell| Ask::Look { id, tell }).await?.ok_or_else(|| not_found(id))?;
-    let room = door.room(seen.record.result_bytes.unwrap_or(0))?;
+    let room = door.room_of_result(seen.record.result_bytes.unwrap_or(0))?;
     let outcome = door.ask(|tell| Ask::Result { id, tell }).await?;
     let Outcome { seen, result } = outcome.ok_or_else(|| not_found(id))?;
     let result = result.map_err(|why| {

@@ -1,7 +1,7 @@
 //! Telling a call's end to where its caller wants it told.
 //!
 //! One POST, never redirected, to an address that is looked at after the name is looked up: a name that leads to a
-//! forbidden address leads nowhere. The receiver's answer is its status and nothing more.
+//! forbidden address, or to where the platform itself listens, leads nowhere. The receiver's answer is its status and nothing more.
 
 use std::future::Future;
 use std::io;
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fanfare_store::Store;
+use fanfare_types::CALLBACK_ID_FIELD;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request, Uri};
 use http_body_util::Full;
@@ -20,37 +21,37 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
 use tower::Service;
 
 use super::api::document;
 use super::door::Seen;
-use super::options::CallbackTargets;
 use super::session::read_result;
-use super::targets::{allowed, check_url};
+use super::targets::{Reach, port_of};
 use super::{ATTEMPT, INVOCATION_ID, STATE};
 
 /// How long the receiver may take, looking up its name included.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same on every try of one callback: what has it already needs it no more.
-const CALLBACK_ID: HeaderName = HeaderName::from_static("x-fanfare-callback-id");
+const CALLBACK_ID: HeaderName = HeaderName::from_static(CALLBACK_ID_FIELD);
 const FUNCTION: HeaderName = HeaderName::from_static("x-fanfare-function");
 /// The function's status, where it answered.
 const STATUS: HeaderName = HeaderName::from_static("x-fanfare-status");
 
-type Http = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
+type Http = Client<HttpsConnector<Connector>, Full<Bytes>>;
 
 /// Sends callbacks.
 pub(super) struct Caller {
-    targets: CallbackTargets,
+    reach: Arc<Reach>,
     /// Made with the first one: it reads the system's certificates.
     http: OnceLock<Http>,
 }
 
 impl Caller {
-    pub(super) fn new(targets: CallbackTargets) -> Self {
-        Caller { targets, http: OnceLock::new() }
+    pub(super) fn new(reach: Reach) -> Self {
+        Caller { reach: Arc::new(reach), http: OnceLock::new() }
     }
 
     /// Tells the call's end once; whether that was taken.
@@ -74,7 +75,7 @@ impl Caller {
         let record = &seen.record;
         let url = record.settings.callback.as_deref().unwrap_or_default();
         // What was allowed when the call was accepted may not be any more.
-        check_url(url, self.targets)?;
+        self.reach.check(url)?;
         let uri: Uri = url.parse().map_err(|_| "it is no URL".to_owned())?;
         let mut headers = HeaderMap::new();
         let text = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
@@ -127,14 +128,11 @@ impl Caller {
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let mut connector = HttpConnector::new_with_resolver(Resolver { targets: self.targets });
-        connector.enforce_http(false);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(connector);
+            .wrap_connector(Connector { reach: self.reach.clone() });
         // No connection is kept: the address is looked at anew for each callback.
         let http = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
         Ok(self.http.get_or_init(|| http))
@@ -149,10 +147,35 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
+/// Connects to what a name leads to, if a callback may go there.
+#[derive(Clone, Debug)]
+struct Connector {
+    reach: Arc<Reach>,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, io::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let resolver = Resolver { reach: self.reach.clone(), port: port_of(&uri) };
+        let mut http = HttpConnector::new_with_resolver(resolver);
+        http.enforce_http(false);
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        Box::pin(async move { http.call(uri).await.map_err(|error| io::Error::other(innermost(&error))) })
+    }
+}
+
 /// Looks names up, and passes on only addresses that callbacks may go to.
 #[derive(Clone, Debug)]
 struct Resolver {
-    targets: CallbackTargets,
+    reach: Arc<Reach>,
+    port: u16,
 }
 
 impl Service<Name> for Resolver {
@@ -165,10 +188,10 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let targets = self.targets;
+        let (reach, port) = (self.reach.clone(), self.port);
         Box::pin(async move {
-            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let good: Vec<_> = found.iter().copied().filter(|to| allowed(to.ip(), targets)).collect();
+            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), port)).await?.collect();
+            let good: Vec<_> = found.iter().copied().filter(|to| reach.allows(*to)).collect();
             if good.is_empty() {
                 let what = format!(
                     "{} of its host's addresses may be called back; --callbacks says which",

@@ -7,14 +7,19 @@ use fanfare_async::{Accepted, Filter, InvocationId, Offer, Record, Refusal, Stat
 use fanfare_types::{FunctionId, Reason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use super::intake::{Intake, Taken};
 use super::message::Response;
 use super::options::AsyncOptions;
+use super::targets::Reach;
 use crate::problem::Problem;
 
 /// Questions that wait for the keeper; the next one waits to be queued.
 pub(crate) const ASKS_MAX: usize = 1_024;
-/// Bytes of requests and results that are in memory on their way between clients and the log.
-const TRANSFER_BYTES_MAX: usize = 256 << 20;
+/// Bytes of requests that are in memory on their way to the log and are the platform's own, or come from senders that
+/// are believed already. What strangers send has room of its own ([`Intake`]).
+const KNOWN_BYTES_MAX: usize = 32 << 20;
+/// Bytes of results that are in memory on their way to clients.
+const RESULT_BYTES_MAX: usize = 64 << 20;
 const KIB: usize = 1 << 10;
 
 /// A question to the keeper, with where its answer goes. Every answer is told once all that the keeper knew when it
@@ -82,22 +87,42 @@ pub(crate) struct Outcome {
 /// Room for bytes on their way, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
-    _permit: Option<OwnedSemaphorePermit>,
+    _held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    Permit(#[allow(dead_code)] OwnedSemaphorePermit),
+    Taken(#[allow(dead_code)] Taken),
+}
+
+impl From<Taken> for Room {
+    fn from(taken: Taken) -> Self {
+        Room { _held: Held::Taken(taken) }
+    }
 }
 
 /// The way to the keeper.
 #[derive(Debug)]
 pub(crate) struct Door {
     pub(crate) options: AsyncOptions,
+    /// Where callbacks may go.
+    pub(crate) reach: Reach,
     asks: mpsc::Sender<Ask>,
-    transfer: Arc<Semaphore>,
+    /// Room for what strangers send.
+    pub(crate) intake: Arc<Intake>,
+    known: Arc<Semaphore>,
+    results: Arc<Semaphore>,
 }
 
 impl Door {
     pub(crate) fn new(options: AsyncOptions) -> (Self, mpsc::Receiver<Ask>) {
         let (asks, to_keeper) = mpsc::channel(ASKS_MAX);
-        let transfer = Arc::new(Semaphore::new(TRANSFER_BYTES_MAX / KIB));
-        (Door { options, asks, transfer }, to_keeper)
+        let known = Arc::new(Semaphore::new(KNOWN_BYTES_MAX / KIB));
+        let results = Arc::new(Semaphore::new(RESULT_BYTES_MAX / KIB));
+        let reach = Reach::of(&options);
+        (Door { options, reach, asks, intake: Arc::default(), known, results }, to_keeper)
     }
 
     /// Asks, and waits for the answer.
@@ -116,20 +141,28 @@ impl Door {
         answer.await.map_err(|_| closed())
     }
 
-    /// Room for so many bytes in memory.
-    pub(crate) fn room(&self, bytes: u64) -> Result<Room, Problem> {
-        let units = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(KIB);
-        if units == 0 {
-            return Ok(Room { _permit: None });
-        }
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let permit = self.transfer.clone().try_acquire_many_owned(units).map_err(|_| {
-            let detail = format!(
-                "requests and results of asynchronous invocations with {} MiB are on their way; no more may be",
-                TRANSFER_BYTES_MAX >> 20
-            );
-            Problem::new(Reason::DataPlaneFull, detail)
-        })?;
-        Ok(Room { _permit: Some(permit) })
+    /// Room for so many bytes of a request whose sender is the platform, or is believed.
+    pub(crate) fn room_of_known(&self, bytes: u64) -> Result<Room, Problem> {
+        room(&self.known, bytes, "requests", KNOWN_BYTES_MAX)
     }
+
+    /// Room for so many bytes of a result.
+    pub(crate) fn room_of_result(&self, bytes: u64) -> Result<Room, Problem> {
+        room(&self.results, bytes, "results", RESULT_BYTES_MAX)
+    }
+}
+
+fn room(room: &Arc<Semaphore>, bytes: u64, what: &str, limit: usize) -> Result<Room, Problem> {
+    let units = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(KIB);
+    if units == 0 {
+        return Ok(Room { _held: Held::Nothing });
+    }
+    let units = u32::try_from(units).unwrap_or(u32::MAX);
+    let permit = room.clone().try_acquire_many_owned(units).map_err(|_| {
+        let limit = limit >> 20;
+        let detail =
+            format!("{what} of asynchronous invocations with {limit} MiB are on their way; no more may be");
+        Problem::new(Reason::DataPlaneFull, detail)
+    })?;
+    Ok(Room { _held: Held::Permit(permit) })
 }

@@ -58,7 +58,7 @@ async fn accept(shared: &Shared, call: &EntrustedCall) -> Result<InvocationId, P
         let detail = format!("the call's body has {bytes} bytes; the limit is {limit}");
         return Err(Problem::new(Reason::TooLarge, detail));
     }
-    let room = door.room(bytes)?;
+    let room = door.room_of_known(bytes)?;
     let key = IdempotencyKey { key, fingerprint: fingerprint(&request) };
     let payload = request.encode();
     let offer = Offer {

@@ -200,7 +200,8 @@ mod tests {
     }
 
     async fn take(door: &Door, nonce: u64) -> Option<fanfare_async::InvocationId> {
-        let (offer, payload, room) = (offer(nonce), Bytes::from_static(b"abc"), door.room(3).unwrap());
+        let (offer, payload, room) =
+            (offer(nonce), Bytes::from_static(b"abc"), door.room_of_known(3).unwrap());
         let answer = door.ask(|tell| Ask::Offer { offer, payload, room, tell }).await.ok()?;
         match answer.unwrap() {
             Accepted::New(id) | Accepted::Known(id) => Some(id),

@@ -1,5 +1,6 @@
 //! Settings of asynchronous invocations.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -16,6 +17,8 @@ pub struct AsyncOptions {
     pub limits: Limits,
     /// Where callbacks may go.
     pub callbacks: CallbackTargets,
+    /// Where the platform itself listens: no callback goes there, whatever `callbacks` says. The data plane adds its own.
+    pub own_addresses: Vec<SocketAddr>,
     /// Whether lists are for everyone who can reach the data plane, or for this machine and the other data planes.
     pub lists_for_all: bool,
     /// Whether requests that name a function by their host are taken in as calls, and answered as Dirigent's data planes
@@ -32,6 +35,7 @@ impl AsyncOptions {
             payload_bytes_max: limits::PAYLOAD_BYTES_DEFAULT,
             limits: Limits::default(),
             callbacks: CallbackTargets::Private,
+            own_addresses: Vec::new(),
             lists_for_all: false,
             as_dirigent: false,
         }

@@ -25,6 +25,7 @@ use super::door::{Ask, Seen};
 use super::log::{self, Clock, Kind, Loaded, Log, Unit};
 use super::message::Response;
 use super::options::AsyncOptions;
+use super::targets::Reach;
 use crate::activity::Activity;
 use crate::clock;
 use crate::core::Core;
@@ -121,7 +122,7 @@ impl Session {
             inbox: Rc::default(),
             activity: Rc::default(),
             large: Arc::new(Semaphore::new(LARGE_RESULTS_MAX)),
-            caller: Rc::new(Caller::new(options.callbacks)),
+            caller: Rc::new(Caller::new(Reach::of(options))),
         };
         let kept = loaded.records.len();
         let mut commands = Vec::new();

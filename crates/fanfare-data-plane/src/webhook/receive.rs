@@ -11,7 +11,7 @@ use http::{Method, Response, request};
 
 use super::Sent;
 use super::verify::{self, may_be_known, verify, without_token};
-use crate::asynchronous::accept;
+use crate::asynchronous::accept::{self, Sender};
 use crate::asynchronous::api::{Refused, not_allowed};
 use crate::asynchronous::door::{Ask, Door, Room};
 use crate::asynchronous::entrust::OWN_KEYS;
@@ -79,7 +79,13 @@ pub(crate) async fn receive(
     let function = find::by_name(shared, spec.function.as_str()).await;
     let counted = http_body::Body::size_hint(&body).exact().is_some();
     let timeout = function.as_ref().map_or(BODY_TIMEOUT, |f| f.request_timeout().min(BODY_TIMEOUT));
-    let (body, room) = Box::pin(accept::collect(door, body, client, accepted + timeout)).await?;
+    // A token was compared already; a signature can be only when what it signs is here.
+    let sender = match spec.scheme {
+        WebhookScheme::Token => Sender::Believed,
+        WebhookScheme::Github | WebhookScheme::Stripe | WebhookScheme::Standard => Sender::Stranger,
+    };
+    let collected = accept::collect(door, body, client, sender, accepted + timeout);
+    let (body, room) = Box::pin(collected).await?;
     let sent = Sent { headers: &parts.headers, query, body: &body };
     let delivery = verify(spec.scheme, key.expose(), sent, now_s(), spec.tolerance).map_err(unverified)?;
     let function = function?;

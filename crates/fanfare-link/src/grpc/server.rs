@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fanfare_types::limits::LIVENESS_TIMEOUT;
-use fanfare_types::{FromDataPlane, FromNode, ToDataPlane, ToNode};
+use fanfare_types::{CALLBACK_ID_FIELD, FromDataPlane, FromNode, ToDataPlane, ToNode};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -43,7 +44,7 @@ pub async fn serve(
         .http2_keepalive_interval(Some(PING_AFTER))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
-        .add_service(service);
+        .add_service(InterceptedService::new(service, no_callback));
     let shutdown = async {
         shutdown.await;
         token.cancel();
@@ -56,6 +57,15 @@ pub async fn serve(
     tokio::select! {
         result = serving => result.map_err(io::Error::other),
         () = grace => Ok(()),
+    }
+}
+
+/// Refuses a callback of an asynchronous invocation: where it goes and what it says is for its caller to choose.
+#[allow(clippy::result_large_err)] // tonic's own signature
+fn no_callback(request: Request<()>) -> Result<Request<()>, Status> {
+    match request.metadata().contains_key(CALLBACK_ID_FIELD) {
+        true => Err(Status::permission_denied("callbacks do not call the control plane")),
+        false => Ok(request),
     }
 }
 
@@ -195,5 +205,24 @@ fn blob_status(error: BlobError) -> Status {
     match error {
         BlobError::NotFound(_) => Status::not_found(error.to_string()),
         BlobError::Unavailable(why) => Status::unavailable(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callback_is_no_peer() {
+        let mut request = Request::new(());
+        request
+            .metadata_mut()
+            .insert("content-type", tonic::metadata::MetadataValue::from_static("application/grpc"));
+        let mut request = no_callback(request).expect("a peer's request passes");
+        request
+            .metadata_mut()
+            .insert(CALLBACK_ID_FIELD, tonic::metadata::MetadataValue::from_static("d1-1-a"));
+        let refused = no_callback(request).expect_err("a callback does not");
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
     }
 }

@@ -173,7 +173,8 @@ pub(crate) struct AsyncKeepArgs {
     #[arg(long, value_name = "WHOM", default_value = "local", value_parser = ["local", "any"], hide_short_help = true)]
     async_lists: String,
     /// Addresses that callbacks may go to: none, public, private (networks, too) or any (this machine, too)
-    /// [default: any if it listens on loopback, else private].
+    /// [default: any if it listens on loopback, else private]. Whoever may call functions may have it POST there; never
+    /// to the platform's own ports.
     #[arg(long, value_name = "WHICH", hide_short_help = true)]
     callbacks: Option<CallbackTargets>,
     /// Take every request to a function's host in as an asynchronous one, as Dirigent's data planes do in that mode: it

@@ -132,3 +132,27 @@ async fn names_that_lead_to_forbidden_addresses_lead_nowhere() {
     within("a try", tried).await;
     assert!(told.try_recv().is_err());
 }
+
+#[tokio::test]
+async fn the_platforms_own_ports_are_never_called_back() {
+    let (receiving, mut told) = receiver(&[]).await;
+    let keeping = Keeping::with(|options| options.own_addresses.push(receiving)).await;
+    let sandbox = Sandbox::named(keeping.rig.dir(), 1);
+    keeping.control.grant(1, &sandbox.endpoint, 1, None);
+    for own in [receiving, keeping.address()] {
+        let url = format!("http://{own}/v1/functions");
+        let fields: &[(&str, &str)] = &[("x-fanfare-callback", &url)];
+        let answer = send(keeping.address(), "POST", "/async-function/hello", fields, "").await;
+        assert_eq!((answer.status.as_u16(), answer.reason()), (400, "bad-request"), "{own}");
+        assert!(answer.text().contains("the platform itself"), "{answer:?}");
+        // A name is known to lead there only when it is looked up.
+        let url = format!("http://localhost:{}/", own.port());
+        let id = call(keeping.address(), "hello", &[("x-fanfare-callback", &url)], "").await;
+        ended(keeping.address(), &id).await;
+        let tried = async {
+            while status(keeping.address(), &id).await["callback"]["failed_tries"].as_u64() < Some(1) {}
+        };
+        within("a try", tried).await;
+    }
+    assert!(told.try_recv().is_err());
+}

@@ -4,10 +4,12 @@ use bytes::Bytes;
 use fanfare_types::ToDataPlane;
 use http::Request;
 use http_body_util::{BodyExt, Full, StreamBody};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::{Keeping, call, ended, ids, list, options, result, send, status};
 use crate::client::Connection;
-use crate::rig::{F, Rig, hello};
+use crate::rig::{F, Rig, hello, within};
 use crate::sandbox::{Sandbox, echo};
 
 /// What a function says that it has seen, without what tells one call from another.
@@ -321,4 +323,23 @@ async fn a_call_that_waits_for_the_first_sync_is_taken_in_then() {
         (Some("dead"), Some("function-removed"))
     );
     assert_eq!(status(address, id).await["attempts"], 0);
+}
+
+#[tokio::test]
+async fn lengths_that_are_told_take_no_room() {
+    let keeping = Keeping::new().await;
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(keeping.address()).await.unwrap();
+        let head = "POST /async-function/hello HTTP/1.1\r\nHost: x\r\nContent-Length: 16777216\r\n\
+                    Expect: 100-continue\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // It is being read when it is asked for.
+        let mut leave = [0; 12];
+        within("the leave to send", stream.read_exact(&mut leave)).await.unwrap();
+        assert_eq!(&leave, b"HTTP/1.1 100");
+        stream.write_all(b"x").await.unwrap();
+        open.push(stream);
+    }
+    call(keeping.address(), "hello", &[], "whole").await;
 }
