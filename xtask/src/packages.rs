@@ -16,7 +16,7 @@ const NEEDED: &[(&str, &str)] = &[
 ];
 
 /// What benches compare with.
-const NEEDED_FOR_BENCHES: &[(&str, &str)] = &[("/usr/sbin/nginx", "nginx")];
+const NEEDED_FOR_BENCHES: &[(&str, &str)] = &[("/usr/sbin/nginx", "nginx"), ("/usr/sbin/haproxy", "haproxy")];
 
 /// What virtual machines are made with.
 const NEEDED_FOR_GUESTS: &[(&str, &str)] = &[

@@ -26,12 +26,19 @@ pub(crate) struct Args {
     /// Where the JSON goes [default: `bench` in the target directory].
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) out: Option<PathBuf>,
+    /// Run the benches of this build and of the `fanfare-bench` at this path in turn, and print ratios; `cargo xtask bench
+    /// --compare REV` builds that of a revision.
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "write", hide_short_help = true)]
+    pub(crate) compare_with: Option<PathBuf>,
+    /// What that build is of.
+    #[arg(long, value_name = "REV", requires = "compare_with", hide_short_help = true)]
+    pub(crate) compare_commit: Option<String>,
 }
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
-    /// A request to a running function, beside nginx.
+    /// A request to a running function, beside nginx and HAProxy.
     Warm,
     /// A request to a function at zero, beside a bare sandbox.
     Cold,
@@ -45,12 +52,28 @@ pub(crate) enum Name {
     Control,
 }
 
+impl Name {
+    /// As it is written.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Name::Warm => "warm",
+            Name::Cold => "cold",
+            Name::Surge => "surge",
+            Name::Register => "register",
+            Name::Memory => "memory",
+            Name::Control => "control",
+        }
+    }
+}
+
 impl Args {
     /// The command that makes the numbers of one bench.
     pub(crate) fn repeat(&self, name: Name) -> String {
-        let name = name.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let quick = if self.quick { " --quick" } else { "" };
-        format!("cargo xtask bench {name}{quick} --rounds {} --seed {}", self.rounds, self.seed)
+        let compare =
+            self.compare_commit.as_ref().map(|commit| format!(" --compare {commit}")).unwrap_or_default();
+        let name = name.word();
+        format!("cargo xtask bench {name}{quick}{compare} --rounds {} --seed {}", self.rounds, self.seed)
     }
 }
 
@@ -65,6 +88,9 @@ mod tests {
         let args = Args::parse_from(["warm", "cold", "--seed", "7"]);
         assert_eq!(args.names, [Name::Warm, Name::Cold]);
         assert_eq!(args.repeat(Name::Cold), "cargo xtask bench cold --rounds 9 --seed 7");
+        for name in Name::value_variants() {
+            assert_eq!(name.to_possible_value().unwrap().get_name(), name.word());
+        }
         assert!(
             Args::try_parse_from(["--quick", "--write"]).is_err(),
             "a smoke test's numbers are not written down"

@@ -7,9 +7,12 @@ mod bare;
 mod bench;
 mod benches;
 mod caller;
+mod compare;
 mod direct;
 mod emulate;
+mod haproxy;
 mod inherit;
+mod interpreters;
 mod load;
 mod machine;
 mod nginx;
@@ -96,6 +99,9 @@ fn measure(args: &Args) -> Result<()> {
 
 fn one(args: &Args, name: Name, directory: &std::path::Path) -> Result<Report> {
     let mut bench = Bench::new(args, args.repeat(name), directory)?;
+    if let Some(base) = &args.compare_with {
+        return compare::run(args, name, base, &mut bench);
+    }
     match name {
         Name::Warm => benches::warm::run(&mut bench),
         Name::Cold => benches::cold::run(&mut bench),

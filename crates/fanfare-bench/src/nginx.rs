@@ -1,4 +1,4 @@
-//! The peer: nginx as a keep-alive proxy.
+//! A peer: nginx as a keep-alive proxy.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -47,7 +47,8 @@ struct Document<'a> {
 /// Writes one report as JSON and says where.
 pub(crate) fn json(directory: &Path, args: &Args, machine: &Machine, report: &Report) -> Result<PathBuf> {
     let document = Document { machine, seed: args.seed, rounds: args.rounds, quick: args.quick, report };
-    let path = directory.join(format!("{}.json", report.name));
+    let kind = if args.compare_with.is_some() { "compare-" } else { "" };
+    let path = directory.join(format!("{kind}{}.json", report.name));
     let mut text = serde_json::to_string_pretty(&document).context("write JSON")?;
     text.push('\n');
     fs::write(&path, text).context(path.display())?;

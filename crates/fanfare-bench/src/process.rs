@@ -79,18 +79,25 @@ impl Daemon {
     }
 
     /// Ends it by SIGTERM, and says how long that took. A program that ends otherwise than well is a failure.
-    pub(crate) fn stop(mut self, limit: Duration) -> Result<Duration> {
+    pub(crate) fn stop(self, limit: Duration) -> Result<Duration> {
+        self.stop_by(Signal::TERM, limit)
+    }
+
+    /// Ends it by another signal that asks for a good end.
+    pub(crate) fn stop_by(mut self, signal: Signal, limit: Duration) -> Result<Duration> {
         let begun = Instant::now();
         self.stopped = true;
-        kill_process(self.raw_pid()?, Signal::TERM).context(format!("stop {}", self.name))?;
+        kill_process(self.raw_pid()?, signal).context(format!("stop {}", self.name))?;
         match self.wait(limit)? {
             Some(status) if status.success() => Ok(begun.elapsed()),
             Some(status) => {
-                Err(Error::new(format!("{} {status} at SIGTERM\n{}", self.name, self.log_tail())))
+                Err(Error::new(format!("{} {status} at {signal:?}\n{}", self.name, self.log_tail())))
             }
-            None => {
-                Err(Error::new(format!("{} runs on {limit:?} after SIGTERM\n{}", self.name, self.log_tail())))
-            }
+            None => Err(Error::new(format!(
+                "{} runs on {limit:?} after {signal:?}\n{}",
+                self.name,
+                self.log_tail()
+            ))),
         }
     }
 

@@ -16,6 +16,12 @@ pub(crate) struct Stages {
     samples: [Vec<f64>; STAGES.len()],
 }
 
+/// Whether an answer waited for a new sandbox.
+pub(crate) fn is_cold(answer: &Answer<'_>) -> bool {
+    let header = answer.header("server-timing").unwrap_or_default();
+    server_timing::entries(header).any(|(name, _)| name == COLD)
+}
+
 impl Stages {
     /// Takes those of one answer, which must be a 200 that waited for a new sandbox.
     pub(crate) fn take(&mut self, answer: &Answer<'_>) -> Result<()> {

@@ -1,16 +1,18 @@
 //! Requests to a function at zero, beside a sandbox made by hand.
 
+mod sustained;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fanfare_api::{FunctionDocument, HandlerDocument};
 
 use crate::bare::{Bare, Kind};
 use crate::bench::{Bench, function_program};
 use crate::caller::{Caller, get};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
+use crate::interpreters::Language;
 use crate::load::Once;
 use crate::platform::{Home, Platform};
 use crate::report::{Limit, Report};
@@ -22,32 +24,47 @@ const NAME: &str = "cold";
 const IN_FLIGHT: usize = 8;
 /// Name of the program in its code.
 const PROGRAM: &str = "function";
-const PYTHON: &str = "/usr/bin/python3";
-const PYTHON_FILE: &str = "hello.py";
-const PYTHON_CODE: &str = "def handler(event, context):\n    return {\"hello\": \"world\"}\n";
+const LANGUAGES: [Language; 3] = [Language::Python, Language::PythonWithThread, Language::Node];
 
 /// What a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contract {
-    Python,
+    Handler(Language),
     Inherited,
     Port,
 }
 
-const CONTRACTS: [Contract; 3] = [Contract::Python, Contract::Inherited, Contract::Port];
+const CONTRACTS: [Contract; 5] = [
+    Contract::Handler(Language::Python),
+    Contract::Handler(Language::PythonWithThread),
+    Contract::Handler(Language::Node),
+    Contract::Inherited,
+    Contract::Port,
+];
 
 impl Contract {
     fn word(self) -> &'static str {
         match self {
-            Contract::Python => "python",
+            Contract::Handler(Language::Python) => "python",
+            Contract::Handler(Language::PythonWithThread) => "python-thread",
+            Contract::Handler(Language::Node) => "node",
             Contract::Inherited => "inherited",
             Contract::Port => "port",
         }
     }
 
+    /// As a program is registered.
+    fn program(self) -> HandlerDocument {
+        let command = vec![format!("./{PROGRAM}")];
+        let inherits_listener = self == Contract::Inherited;
+        HandlerDocument::Http { command, inherits_listener, protocol: Default::default() }
+    }
+
     fn describe(self) -> &'static str {
         match self {
-            Contract::Python => "Python handler, from its zygote",
+            Contract::Handler(Language::Python) => "Python handler, from its zygote",
+            Contract::Handler(Language::PythonWithThread) => "Python handler, without a zygote",
+            Contract::Handler(Language::Node) => "Node.js handler",
             Contract::Inherited => "compiled server, inherited listener",
             Contract::Port => "compiled server, $PORT",
         }
@@ -59,34 +76,45 @@ impl Contract {
 enum Turn {
     Ours(Contract),
     Bare(Kind),
-    FreshPython,
+    /// An interpreter that calls the handler.
+    Fresh(Language),
+    /// An interpreter that does nothing.
+    Nothing(Language),
 }
 
-const TURNS: [Turn; 7] = [
-    Turn::Ours(Contract::Python),
+const TURNS: [Turn; 12] = [
+    Turn::Ours(Contract::Handler(Language::Python)),
+    Turn::Ours(Contract::Handler(Language::PythonWithThread)),
+    Turn::Ours(Contract::Handler(Language::Node)),
     Turn::Ours(Contract::Inherited),
     Turn::Ours(Contract::Port),
     Turn::Bare(Kind::Unfiltered),
     Turn::Bare(Kind::Inherited),
     Turn::Bare(Kind::Port),
-    Turn::FreshPython,
+    Turn::Fresh(Language::Python),
+    Turn::Nothing(Language::Python),
+    Turn::Fresh(Language::Node),
+    Turn::Nothing(Language::Node),
 ];
 
 impl Turn {
     fn describe(self) -> &'static str {
         match self {
             Turn::Ours(contract) => contract.describe(),
+            Turn::Fresh(Language::Node) => "fresh node, no sandbox",
+            Turn::Fresh(_) => "fresh python3, no sandbox",
+            Turn::Nothing(language) => language.nothing_words(),
             Turn::Bare(Kind::Unfiltered) => "bare, inherited listener, no filter",
             Turn::Bare(Kind::Inherited) => "bare, inherited listener",
             Turn::Bare(Kind::Port) => "bare, $PORT",
-            Turn::FreshPython => "fresh python3, no sandbox",
         }
     }
 
     /// What a contract's cold start is held against.
     fn peer_of(contract: Contract) -> Turn {
         match contract {
-            Contract::Python => Turn::FreshPython,
+            Contract::Handler(Language::Node) => Turn::Fresh(Language::Node),
+            Contract::Handler(_) => Turn::Fresh(Language::Python),
             Contract::Inherited => Turn::Bare(Kind::Inherited),
             Contract::Port => Turn::Bare(Kind::Port),
         }
@@ -118,7 +146,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
                 let elapsed = match turn {
                     Turn::Ours(contract) => call(&mut caller, contract, copy, &mut stages)?,
                     Turn::Bare(kind) => bare.sandbox(kind)?,
-                    Turn::FreshPython => fresh_python(&code)?,
+                    Turn::Fresh(language) => language.start_for_a_call(&code)?,
+                    Turn::Nothing(language) => language.start_for_nothing()?,
                 };
                 let of = round.iter_mut().filter(|(of, _)| *of == turn);
                 of.for_each(|(_, times)| times.push(elapsed.as_secs_f64() * 1e3));
@@ -133,6 +162,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
         stages.tell(&mut report, &format!("stages: {}", contract.describe()))?;
     }
     parallel(bench, &mut report, &mut platform, copies)?;
+    sustained::run(bench, &mut report, &mut platform)?;
     platform.stop()?;
     report.finish()
 }
@@ -149,8 +179,12 @@ fn describe(report: &mut Report, copies: usize) {
          It takes turns with ours in random order.",
     );
     report.say(format!(
-        "Fresh python3 starts an interpreter outside any sandbox, imports the same handler and calls it once. The \
-         parallel part calls all {copies} functions of a kind with {IN_FLIGHT} requests in flight; it has no peer."
+        "Fresh python3 and node start an interpreter outside any sandbox, import the same handler and call it once; `{}` and \
+         `{}` do nothing at all. Without a zygote: the same handler beside a thread that its import starts, which no fork \
+         copies, so that each sandbox starts an interpreter. The parallel part calls all {copies} functions of a kind with \
+         {IN_FLIGHT} requests in flight; it has no peer.",
+        Language::Python.nothing_words(),
+        Language::Node.nothing_words()
     ));
 }
 
@@ -159,7 +193,9 @@ fn code(dir: &Path) -> Result<PathBuf> {
     let code = dir.join("code");
     fs::create_dir(&code).context(code.display())?;
     fs::copy(function_program()?, code.join(PROGRAM)).context("copy the function")?;
-    fs::write(code.join(PYTHON_FILE), PYTHON_CODE).context("write the handler")?;
+    for (file, text) in LANGUAGES.map(Language::handler) {
+        fs::write(code.join(file), text).context("write the handler")?;
+    }
     Ok(code)
 }
 
@@ -169,23 +205,16 @@ fn name(contract: Contract, copy: usize) -> String {
 
 fn deploy(platform: &mut Platform, copies: usize) -> Result<()> {
     let compiled = package::program(&function_program()?, PROGRAM)?;
-    let python = package::text(PYTHON_FILE, PYTHON_CODE)?;
     platform.api.upload(&compiled)?;
-    platform.api.upload(&python)?;
     for contract in CONTRACTS {
         let (handler, package) = match contract {
-            Contract::Python => {
-                let (file, handler) = (PYTHON_FILE.to_owned(), "handler".to_owned());
-                (HandlerDocument::Python { file, handler }, &python)
+            Contract::Handler(language) => {
+                let (file, text) = language.handler();
+                let package = package::text(file, text)?;
+                platform.api.upload(&package)?;
+                (language.document(), package)
             }
-            Contract::Inherited | Contract::Port => {
-                let command = vec![format!("./{PROGRAM}")];
-                let inherits_listener = contract == Contract::Inherited;
-                (
-                    HandlerDocument::Http { command, inherits_listener, protocol: Default::default() },
-                    &compiled,
-                )
-            }
+            Contract::Inherited | Contract::Port => (contract.program(), compiled.clone()),
         };
         for copy in 0..copies {
             let mut document = FunctionDocument::new(&name(contract, copy), handler.clone());
@@ -202,7 +231,7 @@ fn call(
     caller: &mut Caller,
     contract: Contract,
     copy: usize,
-    stages: &mut [(Contract, timing::Stages); 3],
+    stages: &mut [(Contract, timing::Stages); CONTRACTS.len()],
 ) -> Result<Duration> {
     let name = name(contract, copy);
     let (elapsed, answer) = caller.call(&get(&format!("/function/{name}/")))?;
@@ -210,24 +239,6 @@ fn call(
         stages.take(&answer).context(&name)?;
     }
     Ok(elapsed)
-}
-
-/// What a platform without sandboxes and zygotes would do for one call.
-fn fresh_python(code: &Path) -> Result<Duration> {
-    let script = "import sys; sys.path.insert(0, sys.argv[1]); import hello, json; \
-                  sys.stdout.write(json.dumps(hello.handler({}, None)))";
-    let begun = Instant::now();
-    let output = Command::new(PYTHON)
-        .args(["-c", script])
-        .arg(code)
-        .stdin(Stdio::null())
-        .output()
-        .context(format!("start {PYTHON}"))?;
-    let elapsed = begun.elapsed();
-    match output.stdout.is_empty() {
-        true => Err(Error::new(format!("{PYTHON}: {}", String::from_utf8_lossy(&output.stderr)))),
-        false => Ok(elapsed),
-    }
 }
 
 fn tell_sequential(report: &mut Report, times: &Times) -> Result<()> {
@@ -248,7 +259,9 @@ fn tell_sequential(report: &mut Report, times: &Times) -> Result<()> {
         report.ratio(GROUP, ratio, &medians(ours), &medians(peer))?;
         let (Some(of_ours), Some(of_peer)) = (summary(ours), summary(peer)) else { continue };
         let (what, limit) = match contract {
-            Contract::Python => ("at most 4 ms", 4.0),
+            Contract::Handler(Language::Python) => ("at most 4 ms", 4.0),
+            // Nothing is promised of these.
+            Contract::Handler(_) => continue,
             Contract::Inherited | Contract::Port => ("at most 1.2 × bare + 0.5 ms", 1.2 * of_peer.p50 + 0.5),
         };
         let what = format!("{}, median ({what})", contract.describe());
@@ -288,7 +301,8 @@ fn parallel(bench: &mut Bench, report: &mut Report, platform: &mut Platform, cop
         let rate = report.measure(&group, format!("throughput, {}", contract.describe()), "/s", rates)?;
         report.measure(&group, format!("latency, {}", contract.describe()), "ms", latencies)?;
         let least = match contract {
-            Contract::Python => 1_200.0,
+            Contract::Handler(Language::Python) => 1_200.0,
+            Contract::Handler(_) => continue,
             Contract::Inherited | Contract::Port => 600.0,
         };
         let what = format!("cold starts in parallel, {}", contract.describe());

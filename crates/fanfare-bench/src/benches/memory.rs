@@ -14,7 +14,7 @@ const IN_FLIGHT: usize = 64;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     let mut report = Report::new(NAME, "Memory of registered idle functions", bench.command.clone());
-    let (count, times) = bench.either((10_000, 3), (1_000, 1));
+    let (count, times) = bench.either((10_000, bench.rounds.min(3)), (1_000, 1));
     report.say(format!(
         "Resident memory of `fanfare up`, all roles in one process, with {FIRST} functions and with {count} more, \
          divided by {count}. Grown: right after they were registered over the API. Restarted: of a process that has \

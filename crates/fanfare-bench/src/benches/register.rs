@@ -24,7 +24,7 @@ const FLOOR_PAGES: usize = 1024;
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     let mut report = Report::new(NAME, "Durable registrations", bench.command.clone());
     let (one_by_one, at_once) = bench.either((100, 10_000), (20, 200));
-    let floods = bench.either(3, 1);
+    let floods = bench.rounds.min(3);
     report.say(format!(
         "`POST /v1/functions` of functions without code (runtime `fake`), answered once they are durable. One by one: \
          {one_by_one} per round over one connection, taking turns with a floor: {FLOOR_BYTES} bytes overwritten in a \

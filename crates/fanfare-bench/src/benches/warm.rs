@@ -1,4 +1,4 @@
-//! Requests to a running function, beside nginx in front of the same program.
+//! Requests to a running function, beside nginx and HAProxy in front of the same program.
 
 use std::fs;
 use std::process::Command;
@@ -10,6 +10,7 @@ use crate::affinity::{self, Plan};
 use crate::bench::Bench;
 use crate::caller::get;
 use crate::error::{Context, Result};
+use crate::haproxy::{self, Haproxy};
 use crate::load::{Loader, Repeat};
 use crate::nginx::{self, Nginx};
 use crate::platform::{Home, Platform};
@@ -31,10 +32,13 @@ enum Path {
     Direct,
     NginxUnix,
     NginxTcp,
+    HaproxyUnix,
+    HaproxyTcp,
     Fanfare,
 }
 
-const PATHS: [Path; 4] = [Path::Direct, Path::NginxUnix, Path::NginxTcp, Path::Fanfare];
+const PATHS: [Path; 6] =
+    [Path::Direct, Path::NginxUnix, Path::NginxTcp, Path::HaproxyUnix, Path::HaproxyTcp, Path::Fanfare];
 
 impl Path {
     fn describe(self) -> &'static str {
@@ -42,6 +46,8 @@ impl Path {
             Path::Direct => "direct",
             Path::NginxUnix => "nginx, unix upstream",
             Path::NginxTcp => "nginx, TCP upstream",
+            Path::HaproxyUnix => "HAProxy, unix upstream",
+            Path::HaproxyTcp => "HAProxy, TCP upstream",
             Path::Fanfare => "fanfare",
         }
     }
@@ -62,12 +68,13 @@ struct Round {
 struct Stage {
     upstream: Daemon,
     nginx: Nginx,
+    haproxy: Haproxy,
     platform: Platform,
-    targets: [(Path, Target); 4],
+    targets: [(Path, Target); PATHS.len()],
 }
 
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
-    let mut report = Report::new(NAME, "Warm requests, beside nginx", bench.command.clone());
+    let mut report = Report::new(NAME, "Warm requests, beside nginx and HAProxy", bench.command.clone());
     let stage = Stage::start(bench)?;
     describe(bench, &mut report);
     for connections in [1, 32, 256] {
@@ -88,8 +95,9 @@ fn describe(bench: &Bench, report: &mut Report) {
     report.say(format!(
         "All paths end at the same program (hyper 1, one thread, 12 bytes to everything). For fanfare it runs as a \
          function: contract `http`, inherited listener, concurrency {CONCURRENCY}, one sandbox with all its isolation. \
-         For {} and direct it runs outside any sandbox, on a unix and a TCP socket; direct is TCP.",
-        nginx::version()
+         For {}, {} and direct it runs outside any sandbox, on a unix and a TCP socket; direct is TCP.",
+        nginx::version(),
+        haproxy::version()
     ));
     report.say(format!(
         "The load generator has one thread and keeps its connections; each has one request under way (closed loop, so \
@@ -101,7 +109,7 @@ fn describe(bench: &Bench, report: &mut Report) {
     report.say(format!("Pinning: {}.", Plan::describe(bench.pins.as_ref())));
     report.say(
         "CPU is that of the proxy: all of `fanfare up` (control plane, data plane and node), all of nginx (master and \
-         one worker); for direct that of the upstream.",
+         one worker), HAProxy's one process (one thread); for direct that of the upstream.",
     );
 }
 
@@ -116,7 +124,7 @@ impl Stage {
     fn start(bench: &Bench) -> Result<Stage> {
         let pins = bench.pins.as_ref();
         let socket = bench.dir().join("upstream");
-        let addresses = ports::free(3)?;
+        let addresses = ports::free(5)?;
         let (tcp, unix) = (Target::Tcp(addresses[0]), Target::Unix(socket.clone()));
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         command.args([
@@ -129,16 +137,22 @@ impl Stage {
         upstream.until("it listens", START_TIMEOUT, || std::net::TcpStream::connect(addresses[0]).ok())?;
         let dir = bench.dir().join("nginx");
         fs::create_dir(&dir).context(dir.display())?;
-        let servers = [(addresses[1], unix), (addresses[2], tcp.clone())];
+        let servers = [(addresses[1], unix.clone()), (addresses[2], tcp.clone())];
         let nginx = Nginx::start(&dir, &servers, pins.map(|p| &p.proxy[..]))?;
+        let dir = bench.dir().join("haproxy");
+        fs::create_dir(&dir).context(dir.display())?;
+        let servers = [(addresses[3], unix), (addresses[4], tcp.clone())];
+        let haproxy = Haproxy::start(&dir, &servers, pins.map(|p| &p.proxy[..]))?;
         let platform = platform(bench)?;
         let targets = [
             (Path::Direct, tcp),
             (Path::NginxUnix, Target::Tcp(addresses[1])),
             (Path::NginxTcp, Target::Tcp(addresses[2])),
+            (Path::HaproxyUnix, Target::Tcp(addresses[3])),
+            (Path::HaproxyTcp, Target::Tcp(addresses[4])),
             (Path::Fanfare, platform.functions().clone()),
         ];
-        Ok(Stage { upstream, nginx, platform, targets })
+        Ok(Stage { upstream, nginx, haproxy, platform, targets })
     }
 
     fn round(&self, bench: &Bench, path: Path, connections: usize) -> Result<Round> {
@@ -171,6 +185,7 @@ impl Stage {
         match path {
             Path::Direct => procfs::cpu_time(self.upstream.pid()),
             Path::NginxUnix | Path::NginxTcp => self.nginx.cpu_time(),
+            Path::HaproxyUnix | Path::HaproxyTcp => self.haproxy.cpu_time(),
             Path::Fanfare => procfs::cpu_time(self.platform.pid()),
         }
     }
@@ -178,6 +193,7 @@ impl Stage {
     fn stop(self) -> Result<()> {
         self.upstream.kill();
         self.nginx.stop()?;
+        self.haproxy.stop()?;
         self.platform.stop().map(|_| ())
     }
 }
@@ -238,11 +254,14 @@ fn tell(report: &mut Report, connections: usize, rounds: &[Round]) -> Result<()>
         ("throughput", rps, Limit::AtLeast(1.0)),
         ("latency p99", p99, Limit::AtMost(1.2)),
     ];
-    for peer in [Path::NginxUnix, Path::NginxTcp] {
+    for peer in [Path::NginxUnix, Path::NginxTcp, Path::HaproxyUnix, Path::HaproxyTcp] {
         for (what, field, limit) in limits {
             let name = format!("{what}, fanfare / {}", peer.describe());
             let ratio = report.ratio(&group, &name, &of(Path::Fanfare, field), &of(peer, field))?;
-            report.budget(format!("{group}: {name}"), ratio.p50, "×", limit);
+            // What is promised is promised beside nginx.
+            if matches!(peer, Path::NginxUnix | Path::NginxTcp) {
+                report.budget(format!("{group}: {name}"), ratio.p50, "×", limit);
+            }
         }
     }
     Ok(())
