@@ -22,6 +22,7 @@ use crate::entrusting::Entrusting;
 use crate::hub::{ControlHub, SharedHub};
 use crate::images::Images;
 use crate::limits::{API_BACKLOG, ENGINE_QUEUE_MAX};
+use crate::proofs::{self, Proofs};
 use crate::registry::Registry;
 use crate::schedules::{Book, Surroundings};
 use crate::transfers::Transfers;
@@ -113,7 +114,8 @@ impl ControlPlane {
             secrets: registry.secret_reader(),
         };
         let deliveries = Deliveries::new(registry.secret_reader(), registry.given());
-        let shells = (deliveries, Entrusting::new(connected));
+        let (proofs, found) = Proofs::new();
+        let shells = (deliveries, Entrusting::new(connected), proofs);
         let engine_ended = engine_loop::start(config, kept, clock, shells, inputs, shutdown.clone())?;
         let hub = SharedHub(Arc::new(ControlHub {
             epoch,
@@ -136,6 +138,7 @@ impl ControlPlane {
         }
         tasks.spawn(keeper.run(shutdown.clone()));
         tasks.spawn(webhooks_keeper.run(shutdown.clone()));
+        tasks.spawn(proofs::run(found, registry.clone(), shutdown.clone()));
         let used = (registry.clone(), images.clone());
         tasks.spawn(collect_blobs(blobs, used, options.clone(), shutdown.clone()));
         if !api_address.ip().is_loopback() {

@@ -25,8 +25,9 @@ use crate::deliveries::Deliveries;
 use crate::entrusting::Entrusting;
 use crate::input::{Input, Prepared};
 use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX};
+use crate::proofs::{Proof, Proofs};
 use crate::questions::Questions;
-use crate::registry::{SecretReader, Visible};
+use crate::registry::{Found, SecretReader, Visible};
 use crate::view::{Counters, NodeRef};
 
 mod asking;
@@ -44,11 +45,12 @@ pub(crate) struct EngineLoop {
     logs: BTreeMap<NodeId, u64>,
     /// Peers that were said to be lost: that they are back is said as loudly.
     lost: Lost,
-    preparing: BTreeMap<RevisionId, Vec<oneshot::Sender<Prepared>>>,
+    preparing: BTreeMap<RevisionId, Preparing>,
     preparing_count: usize,
     /// Who waits for a change of a function's traffic to take effect.
     switching: Vec<(FunctionId, oneshot::Sender<()>)>,
     barriers: Barriers,
+    proofs: Proofs,
     questions: Questions,
     entrusting: Entrusting,
     webhooks: BTreeMap<FunctionName, Arc<WebhookSpec>>,
@@ -62,6 +64,13 @@ pub(crate) struct EngineLoop {
 struct Lost {
     nodes: BTreeSet<NodeId>,
     data_planes: BTreeSet<DataPlaneId>,
+}
+
+/// A proof that is under way, and who waits for it.
+#[derive(Debug)]
+struct Preparing {
+    name: FunctionName,
+    waiters: Vec<oneshot::Sender<Prepared>>,
 }
 
 /// What earlier terms left of functions.
@@ -84,7 +93,7 @@ pub(crate) fn start(
     config: EngineConfig,
     kept: Kept,
     clock: Clock,
-    shells: (Deliveries, Entrusting),
+    shells: (Deliveries, Entrusting, Proofs),
     inputs: mpsc::Receiver<Input>,
     shutdown: CancellationToken,
 ) -> Result<oneshot::Receiver<()>, ControlPlaneError> {
@@ -118,7 +127,7 @@ impl EngineLoop {
     fn new(
         config: EngineConfig,
         clock: Clock,
-        (deliveries, entrusting): (Deliveries, Entrusting),
+        (deliveries, entrusting, proofs): (Deliveries, Entrusting, Proofs),
         secrets: SecretReader,
     ) -> Self {
         EngineLoop {
@@ -134,6 +143,7 @@ impl EngineLoop {
             preparing_count: 0,
             switching: Vec::new(),
             barriers: Barriers::default(),
+            proofs,
             questions: Questions::default(),
             entrusting,
             webhooks: BTreeMap::new(),
@@ -397,29 +407,38 @@ impl EngineLoop {
     fn prepare(&mut self, revision: RevisionId, spec: Arc<FunctionSpec>, answer: oneshot::Sender<Prepared>) {
         // Those who asked and left make room first.
         if self.preparing_count >= PREPARE_WAITERS_MAX {
-            for waiters in self.preparing.values_mut() {
-                waiters.retain(|waiter| !waiter.is_closed());
+            for preparing in self.preparing.values_mut() {
+                preparing.waiters.retain(|waiter| !waiter.is_closed());
             }
-            self.preparing.retain(|_, waiters| !waiters.is_empty());
-            self.preparing_count = self.preparing.values().map(Vec::len).sum();
+            self.preparing_count = self.preparing.values().map(|preparing| preparing.waiters.len()).sum();
         }
         if self.preparing_count >= PREPARE_WAITERS_MAX {
             // Dropping the answer says that there was none.
             return;
         }
         self.preparing_count += 1;
-        self.preparing.entry(revision).or_default().push(answer);
+        let preparing = || Preparing { name: spec.name.clone(), waiters: Vec::new() };
+        self.preparing.entry(revision).or_insert_with(preparing).waiters.push(answer);
         self.step(Event::PrepareRequested { id: revision, spec });
     }
 
-    fn prepared(&mut self, by: Option<NodeId>, revision: RevisionId, result: &Result<(), StartFailure>) {
-        let waiters = self.preparing.remove(&revision).unwrap_or_default();
+    fn prepared(
+        &mut self,
+        by: Option<NodeId>,
+        revision: RevisionId,
+        result: Result<(), StartFailure>,
+        has_started: bool,
+    ) {
+        let Some(Preparing { name, waiters }) = self.preparing.remove(&revision) else { return };
         self.preparing_count -= waiters.len();
         let node =
             by.and_then(|id| self.nodes.get(id)).map_or_else(|| Arc::from(""), |peer| peer.name.clone());
-        for waiter in waiters {
-            let _ = waiter.send(result.clone().map(|()| node.clone()));
-        }
+        let found = match &result {
+            Ok(()) => Found::Starts,
+            Err(failure) => Found::Fails { failure: failure.clone(), has_started },
+        };
+        let answer = result.map(|()| node);
+        self.proofs.keep(Proof { name, revision, found, waiters, answer });
     }
 
     fn tell_nodes(&mut self, messages: Vec<(NodeRef, ToNode)>) {
@@ -461,7 +480,14 @@ impl EngineLoop {
                         let _ = tx.send(message);
                     }
                 }
-                Command::Prepared { revision, result } => self.prepared(prepared_by, revision, &result),
+                Command::Prepared { revision, result, has_started } => {
+                    self.prepared(prepared_by, revision, result, has_started);
+                }
+                Command::Recovered { name, revision } => {
+                    let answer = Ok(Arc::from(""));
+                    let proof = Proof { name, revision, found: Found::Starts, waiters: Vec::new(), answer };
+                    self.proofs.keep(proof);
+                }
                 Command::TrafficSwitched(function) => {
                     tracing::info!(%function, "its requests are shared as was asked");
                     let told = |(of, _): &mut (FunctionId, oneshot::Sender<()>)| *of == function;

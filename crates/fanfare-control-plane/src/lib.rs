@@ -26,6 +26,7 @@ mod input;
 mod leader;
 mod limits;
 mod options;
+mod proofs;
 mod questions;
 mod registry;
 mod schedules;

@@ -25,6 +25,10 @@ pub(crate) const ROUTED_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests that wait for a preparation.
 pub(crate) const PREPARE_WAITERS_MAX: usize = 1_024;
+/// Findings about revisions' starts that wait to be kept; more are told and not kept.
+pub(crate) const PROOFS_QUEUE_MAX: usize = 1_024;
+/// Of them, those that are being written together.
+pub(crate) const PROOFS_IN_FLIGHT_MAX: usize = 64;
 /// How much longer than a function's start timeout a preparation may take: code is fetched and unpacked first.
 pub(crate) const PREPARE_GRACE: Duration = Duration::from_secs(10);
 

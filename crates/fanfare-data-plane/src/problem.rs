@@ -106,6 +106,7 @@ impl Problem {
             | Reason::NoNode
             | Reason::RuntimeMissing
             | Reason::StartTimeout
+            | Reason::NotListening
             | Reason::NodeFailed => Some(5),
             _ => None,
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fanfare_types::{
-    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionSpec, NodeHello, NodeId,
-    RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic,
+    DataPlaneHello, DataPlaneId, FromDataPlane, FromNode, FunctionId, FunctionName, FunctionSpec, NodeHello,
+    NodeId, RevisionId, StartFailure, Timestamp, ToDataPlane, ToNode, Traffic,
 };
 
 /// Something that happened.
@@ -129,6 +129,15 @@ pub enum Command {
         revision: RevisionId,
         /// Whether a sandbox of it starts.
         result: Result<(), StartFailure>,
+        /// Whether one has been ready before, as far as this term knows.
+        has_started: bool,
+    },
+    /// A sandbox is ready of a revision whose last start had failed.
+    Recovered {
+        /// The function's name.
+        name: FunctionName,
+        /// The revision.
+        revision: RevisionId,
     },
     /// The last change of this function's traffic has taken effect.
     TrafficSwitched(FunctionId),

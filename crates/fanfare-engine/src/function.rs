@@ -46,6 +46,8 @@ pub(crate) struct Function {
     /// The longest that a request in one of its sandboxes, of whatever revision, may take.
     pub(crate) request_timeout_max: Duration,
     pub(crate) last_failure: Option<Box<LastFailure>>,
+    /// A sandbox of the current revision has been ready in this term, or was when it began.
+    pub(crate) has_started: bool,
     /// Of the current revision, by reason.
     #[allow(clippy::box_collection, reason = "most functions never fail: a pointer is all that they pay")]
     pub(crate) failures: Option<Box<Vec<FailureCount>>>,
@@ -66,6 +68,7 @@ impl Function {
             kept: false,
             request_timeout_max,
             last_failure: None,
+            has_started: false,
             failures: None,
             told: BTreeSet::new(),
             active: None,

@@ -64,7 +64,10 @@ impl Engine {
             self.retire(now, id, out);
             return;
         }
-        function.last_failure = None;
+        function.has_started = true;
+        if function.last_failure.take().is_some() {
+            out.push(Command::Recovered { name: function.spec.name.clone(), revision });
+        }
         let active = function.active_mut();
         active.failures = 0;
         active.retry_at = Timestamp::ZERO;

@@ -139,7 +139,7 @@ impl Engine {
         if self.functions.get(&revision.function).is_none_or(|function| function.removed) {
             self.unprepared.remove(&revision);
             let detail = "the function was deleted meanwhile".to_owned();
-            out.push(Command::Prepared { revision, result: Err(node_failure(detail)) });
+            out.push(unprepared(revision, node_failure(detail)));
             return;
         }
         if self.preparing.contains_key(&revision) {
@@ -186,7 +186,7 @@ impl Engine {
         if let Some(function) = self.functions.get_mut(&revision.function).filter(current) {
             function.last_failure = Some(Box::new(LastFailure { at: now, failure: failure.clone() }));
         }
-        out.push(Command::Prepared { revision, result: Err(failure) });
+        out.push(unprepared(revision, failure));
     }
 
     /// A node answered about a revision.
@@ -198,12 +198,15 @@ impl Engine {
         out: &mut Vec<Command>,
     ) {
         let Some(node) = self.preparing.remove(&revision) else { return };
+        let mut has_started = false;
         if let Some(function) =
             self.functions.get_mut(&revision.function).filter(|f| f.revision == revision.number)
         {
+            has_started = function.has_started;
+            function.has_started |= failure.is_none();
             function.last_failure = failure.clone().map(|failure| Box::new(LastFailure { at: now, failure }));
         }
-        out.push(Command::Prepared { revision, result: failure.map_or(Ok(()), Err) });
+        out.push(Command::Prepared { revision, result: failure.map_or(Ok(()), Err), has_started });
         self.drop_unused_revisions_on(node, revision.function, out);
     }
 
@@ -214,7 +217,7 @@ impl Engine {
         for revision in lost {
             self.preparing.remove(&revision);
             let detail = "the node that prepared it was lost".to_owned();
-            out.push(Command::Prepared { revision, result: Err(node_failure(detail)) });
+            out.push(unprepared(revision, node_failure(detail)));
         }
     }
 
@@ -225,6 +228,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// What does not depend on whether the revision has started.
+fn unprepared(revision: RevisionId, failure: StartFailure) -> Command {
+    Command::Prepared { revision, result: Err(failure), has_started: false }
 }
 
 fn node_failure(detail: String) -> StartFailure {

@@ -88,6 +88,7 @@ impl Engine {
             ScalingPolicy::Fixed(_) => Default::default(),
         };
         if let Some(function) = self.functions.get_mut(&record.revision.function) {
+            function.has_started |= current;
             let active = function.active_mut();
             active.hold_until = now + hold;
             // One of an earlier revision serves until the update that it outlived is through.

@@ -34,6 +34,7 @@ impl Engine {
             function.revision = id.number;
             function.kept = false;
             function.last_failure = None;
+            function.has_started = false;
             function.failures = None;
             if function.active.is_some() {
                 self.begin_update(now, id.function, out);

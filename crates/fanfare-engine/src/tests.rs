@@ -6,6 +6,7 @@ mod condemned;
 mod connections;
 mod faults;
 mod plane;
+mod proof;
 mod retire;
 mod room;
 mod traffic;

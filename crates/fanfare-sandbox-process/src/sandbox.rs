@@ -176,29 +176,29 @@ impl Sandbox {
                     format!("not ready after {limit}: the import has not ended"),
                 )
             },
-            _ => failure(
-                StartFailureKind::Timeout,
-                format!("not ready after {limit}{}", self.what_is_wanting()),
-            ),
+            _ => match self.what_is_wanting() {
+                Some(wanting) => {
+                    failure(StartFailureKind::NotListening, format!("not ready after {limit}: {wanting}"))
+                }
+                None => failure(StartFailureKind::Timeout, format!("not ready after {limit}")),
+            },
         }
     }
 
-    /// What a program that runs and is not ready has not done.
-    fn what_is_wanting(&self) -> String {
+    /// What a program that runs and is not ready has not done, as far as that is to be seen.
+    fn what_is_wanting(&self) -> Option<String> {
         let serving = self.revision.prepared.get().map(|prepared| prepared.serving);
         let (Some(Serving::Port), Some(Body::Own(process))) = (serving, &self.body) else {
-            return String::new();
+            return None;
         };
         match procfs::listening(process.pid()).as_slice() {
-            [] => format!(": it listens on no TCP port, where $PORT, which is {PORT}, is expected"),
+            [] => Some(format!("it listens on no TCP port, where $PORT, which is {PORT}, is expected")),
             // Just now.
-            ports if ports.contains(&PORT) => String::new(),
+            ports if ports.contains(&PORT) => None,
             others => {
                 let others: Vec<_> = others.iter().map(u16::to_string).collect();
-                format!(
-                    ": it listens on port {}, where $PORT, which is {PORT}, is expected",
-                    others.join(", ")
-                )
+                let others = others.join(", ");
+                Some(format!("it listens on port {others}, where $PORT, which is {PORT}, is expected"))
             }
         }
     }
@@ -215,9 +215,9 @@ impl Sandbox {
             }
             result = work => result,
             () = tokio::time::sleep_until(deadline.into()) => {
-                let limit = self.revision.spec.timeouts.start.as_millis();
+                let limit = HumanDuration(self.revision.spec.timeouts.start);
                 let detail = format!("not ready after {limit}: its code and dependencies were still being made ready");
-                Err(failure(StartFailureKind::Timeout, detail))
+                Err(failure(StartFailureKind::Unprepared, detail))
             }
         }
     }

@@ -357,14 +357,14 @@ impl World<'_> {
                         self.put(stream, End::Peer, Parcel::ToPlane(epoch, message));
                     }
                 }
-                Command::Prepared { revision, result } => {
+                Command::Prepared { revision, result, .. } => {
                     self.say(format_args!(
                         "{revision} was tried: {}",
                         if result.is_ok() { "it starts" } else { "no" }
                     ));
                     self.users.asked.remove(&revision);
                 }
-                Command::TrafficSwitched(_) | Command::FunctionDrained(_) => {}
+                Command::Recovered { .. } | Command::TrafficSwitched(_) | Command::FunctionDrained(_) => {}
             }
         }
     }

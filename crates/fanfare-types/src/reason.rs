@@ -118,6 +118,8 @@ reasons! {
     InterpreterMissing = "interpreter-missing", 503, "install it on every node where sandboxes see it (`fanfare doctor` checks those of handlers), or name one that is there";
     /// The function's dependencies could not be installed.
     DependenciesFailed = "dependencies-failed", 503, "see the log lines; `fanfare logs NAME` has the rest";
+    /// Its program runs and does not listen on the port that it is given.
+    NotListening = "not-listening", 503, "have it listen on $PORT; where it does and only needs longer, `fanfare update NAME --start-timeout DURATION`";
     /// The function did not become ready in time.
     StartTimeout = "start-timeout", 503, "give it longer with `fanfare update NAME --start-timeout DURATION`, or make start-up faster";
     /// No node is connected.
@@ -196,6 +198,10 @@ pub enum StartFailureKind {
     Exited(ExitCause),
     /// It was not ready in time.
     Timeout,
+    /// Neither were its code and dependencies, before anything of it was started.
+    Unprepared,
+    /// It was not ready in time: its program runs, and does not listen where it is to.
+    NotListening,
     /// The node refused: its own limits, or an operating system error.
     Node,
     /// No node is connected.
@@ -216,7 +222,8 @@ impl StartFailureKind {
             StartFailureKind::HandlerNotFound => Reason::HandlerNotFound,
             StartFailureKind::InterpreterMissing => Reason::InterpreterMissing,
             StartFailureKind::DependenciesFailed => Reason::DependenciesFailed,
-            StartFailureKind::Timeout => Reason::StartTimeout,
+            StartFailureKind::Timeout | StartFailureKind::Unprepared => Reason::StartTimeout,
+            StartFailureKind::NotListening => Reason::NotListening,
             StartFailureKind::Exited(ExitCause::OutOfMemory) => Reason::OutOfMemory,
             StartFailureKind::NoNode => Reason::NoNode,
             StartFailureKind::RuntimeMissing => Reason::RuntimeMissing,
@@ -229,17 +236,26 @@ impl StartFailureKind {
         }
     }
 
-    /// Whether the same revision could succeed on another try or another node.
+    /// Whether a start that failed so, where it was to be proved that the revision starts, says that it cannot. What
+    /// another try or another node could pass says nothing of it; nor does one timeout where a sandbox of the revision
+    /// has been ready before (`has_started`): that may be a slow machine.
     #[must_use]
-    pub const fn may_pass(self) -> bool {
-        self.is_for_want_of_a_node()
-            || matches!(
-                self,
-                StartFailureKind::Code
-                    | StartFailureKind::Node
-                    | StartFailureKind::Timeout
-                    | StartFailureKind::SecretMissing
-            )
+    pub const fn condemns(self, has_started: bool) -> bool {
+        match self {
+            StartFailureKind::HandlerNotFound
+            | StartFailureKind::ImportFailed
+            | StartFailureKind::InterpreterMissing
+            | StartFailureKind::DependenciesFailed
+            | StartFailureKind::Exited(_) => true,
+            StartFailureKind::Timeout | StartFailureKind::NotListening => !has_started,
+            StartFailureKind::Code
+            | StartFailureKind::Unprepared
+            | StartFailureKind::Node
+            | StartFailureKind::NoNode
+            | StartFailureKind::RuntimeMissing
+            | StartFailureKind::NoRoom
+            | StartFailureKind::SecretMissing => false,
+        }
     }
 
     /// Whether it was never tried, because no connected node could.
@@ -292,6 +308,32 @@ impl fmt::Display for ExitCause {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_timeout_condemns_a_revision_that_has_never_started_and_no_other() {
+        use StartFailureKind as Kind;
+        let cases = [
+            (Kind::HandlerNotFound, true, true),
+            (Kind::ImportFailed, true, true),
+            (Kind::InterpreterMissing, true, true),
+            (Kind::DependenciesFailed, true, true),
+            (Kind::Exited(ExitCause::Status(1)), true, true),
+            (Kind::Exited(ExitCause::OutOfMemory), true, true),
+            (Kind::Timeout, true, false),
+            (Kind::NotListening, true, false),
+            // A registry of packages that is slow, say.
+            (Kind::Unprepared, false, false),
+            (Kind::Code, false, false),
+            (Kind::Node, false, false),
+            (Kind::NoNode, false, false),
+            (Kind::RuntimeMissing, false, false),
+            (Kind::NoRoom, false, false),
+            (Kind::SecretMissing, false, false),
+        ];
+        for (kind, never_started, has_started) in cases {
+            assert_eq!((kind.condemns(false), kind.condemns(true)), (never_started, has_started), "{kind:?}");
+        }
+    }
 
     #[test]
     fn a_function_is_not_told_to_be_mended_for_its_nodes_fault() {

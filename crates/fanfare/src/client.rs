@@ -37,7 +37,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest upload.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Longest preparation, on top of the function's start timeout: dependencies may have to be installed.
-const PREPARE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+pub(crate) const PREPARE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Bytes of one answer: a page of functions at most.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Functions in one page of a list.

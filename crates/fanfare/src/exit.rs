@@ -71,6 +71,7 @@ impl Exit {
             | Reason::ConnectionClosed
             | Reason::BadResponse
             | Reason::StartFailed
+            | Reason::NotListening
             | Reason::HandlerNotFound
             | Reason::DependenciesFailed
             | Reason::SecretMissing => Exit::Function,

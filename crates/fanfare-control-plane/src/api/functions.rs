@@ -121,6 +121,8 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Name(name): Name) -> Res
 }
 
 /// Make code, dependencies and template of the current revision ready on one node, and prove that a sandbox starts.
+/// What is found is kept, also where the caller does not wait for it: a revision that cannot start, or that has never
+/// started and does not within its start timeout, gets no requests while an earlier one works.
 #[utoipa::path(
     post, path = "/v1/functions/{name}/prepare", tag = "functions", params(("name" = String, Path)),
     responses(
@@ -140,17 +142,9 @@ pub(super) async fn prepare(
     let prepare = Input::Prepare { revision: function.id, spec: function.spec.clone(), answer };
     app.engine.send(prepare).await.map_err(|_| Failure::stopping())?;
     let result = tokio::time::timeout(limit, answered).await;
-    if let Ok(Ok(proof)) = &result {
-        // Kept, so that a restart does not forget what cannot work. What is wrong with the store is told to those who
-        // change something.
-        let (name, failed) = (function.spec.name.clone(), proof.as_ref().err().cloned());
-        match app.registry.change(Change::Proved(name, function.id, failed)).await {
-            // Another revision may serve from now on.
-            Ok(_) => routed(&app, function.spec.name.as_str()).await,
-            Err(error) => {
-                tracing::debug!(%error, function = %function.spec.name, "what was proved of its start is not kept");
-            }
-        }
+    if matches!(result, Ok(Ok(_))) {
+        // Another revision may serve from now on.
+        routed(&app, function.spec.name.as_str()).await;
     }
     match result {
         Ok(Ok(Ok(node))) => Ok(Json(PrepareResult {

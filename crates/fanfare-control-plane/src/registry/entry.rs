@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::failure::StoredFailure;
-use super::history::{Past, Unstartable, digest};
+use super::history::{Past, digest};
 use super::traffic::{Routing, StoredRouting};
 use super::{Function, PeerKind};
 use crate::ControlPlaneError;
@@ -59,6 +59,9 @@ struct StoredRevision<'a> {
     /// Why this revision cannot start, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failed: Option<StoredFailure>,
+    /// It has been proved to start at some time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_started: bool,
     /// Where requests go that are not all for the current revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     routing: Option<StoredRouting>,
@@ -91,6 +94,7 @@ fn put(key: String, function: &Function, routing: Option<StoredRouting>) -> Resu
         created_unix_ms: function.created_unix_ms,
         stored: &stored,
         failed: function.failed.as_deref().and_then(StoredFailure::of),
+        has_started: function.has_started,
         routing,
     };
     Ok(Op::Put(key, Bytes::from(serde_json::to_vec(&value)?)))
@@ -110,6 +114,7 @@ pub(super) fn read_function(key: &str, entry: &Entry) -> Result<Function, Contro
         spec,
         created_unix_ms: value.created_unix_ms,
         failed: value.failed.map(|failed| Arc::new(failed.into())),
+        has_started: value.has_started,
         past: Vec::new(),
         stand_in: None,
         routing,
@@ -134,17 +139,15 @@ pub(super) fn read_past(
         code: spec.code,
         secrets: spec.given.secret_names().into(),
         failed: value.failed.map(|failed| Arc::new(failed.into())),
+        has_started: value.has_started,
     };
     Ok((FunctionId(value.id), past, spec))
 }
 
 /// The write that keeps, of a revision that was replaced, why it cannot start, or that it can.
-pub(super) fn note_past(
-    key: &str,
-    entry: &Entry,
-    failed: Option<&Unstartable>,
-) -> Result<Op, ControlPlaneError> {
-    let value = StoredRevision { failed: failed.and_then(StoredFailure::of), ..parse(key, entry)? };
+pub(super) fn note_past(key: &str, entry: &Entry, past: &Past) -> Result<Op, ControlPlaneError> {
+    let (failed, has_started) = (past.failed.as_deref().and_then(StoredFailure::of), past.has_started);
+    let value = StoredRevision { failed, has_started, ..parse(key, entry)? };
     let value = serde_json::to_vec(&value).map_err(|e| unreadable(key, e.to_string()))?;
     Ok(Op::Put(key.to_owned(), Bytes::from(value)))
 }

@@ -26,6 +26,8 @@ enum Kind {
     ExitedWith(i32),
     EndedBySignal(i32),
     OutOfMemory,
+    Timeout,
+    NotListening,
 }
 
 impl StoredFailure {
@@ -42,12 +44,14 @@ impl StoredFailure {
             StartFailureKind::Exited(ExitCause::OutOfMemory) => Kind::OutOfMemory,
             StartFailureKind::Exited(ExitCause::Stopped | ExitCause::NodeLost)
             | StartFailureKind::Code
+            | StartFailureKind::Unprepared
             | StartFailureKind::Node
             | StartFailureKind::NoNode
             | StartFailureKind::RuntimeMissing
             | StartFailureKind::NoRoom
-            | StartFailureKind::SecretMissing
-            | StartFailureKind::Timeout => return None,
+            | StartFailureKind::SecretMissing => return None,
+            StartFailureKind::Timeout => Kind::Timeout,
+            StartFailureKind::NotListening => Kind::NotListening,
         };
         let (detail, log_tail) = (failure.detail.clone(), failure.log_tail.clone());
         Some(StoredFailure { at_unix_ms: *at_unix_ms, kind, detail, log_tail })
@@ -64,6 +68,8 @@ impl From<StoredFailure> for Unstartable {
             Kind::ExitedWith(status) => StartFailureKind::Exited(ExitCause::Status(status)),
             Kind::EndedBySignal(signal) => StartFailureKind::Exited(ExitCause::Signal(signal)),
             Kind::OutOfMemory => StartFailureKind::Exited(ExitCause::OutOfMemory),
+            Kind::Timeout => StartFailureKind::Timeout,
+            Kind::NotListening => StartFailureKind::NotListening,
         };
         let failure = StartFailure { kind, detail: stored.detail, log_tail: stored.log_tail };
         Unstartable { at_unix_ms: stored.at_unix_ms, failure }

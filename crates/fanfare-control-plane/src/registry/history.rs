@@ -22,6 +22,8 @@ pub(crate) struct Past {
     pub(crate) secrets: Arc<[SecretName]>,
     /// Why it cannot start, if that is known.
     pub(crate) failed: Option<Arc<Unstartable>>,
+    /// It has been proved to start at some time.
+    pub(crate) has_started: bool,
 }
 
 /// Why a revision cannot start, whatever is tried.
@@ -80,6 +82,7 @@ mod tests {
             code: None,
             secrets: Arc::default(),
             failed: broken.contains(&number).then(|| unstartable.clone()),
+            has_started: false,
         };
         numbers.into_iter().map(|number| Arc::new(one(number))).collect()
     }

@@ -87,7 +87,8 @@ async fn a_broken_revision_is_kept_with_its_reason_and_passed_over_by_a_rollback
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let registry = world(store.clone()).await.registry;
     let name = spec("a", 1).name.clone();
-    let proved = |id, failed| Change::Proved(name.clone(), id, failed);
+    let proved = |id, found| Change::Proved(name.clone(), id, found);
+    let fails = |detail| Found::Fails { failure: broken(detail), has_started: false };
     let Ok(Done::Created(id)) = registry.change(Change::Create(spec("a", 1))).await else { panic!() };
     let revision = |number| RevisionId { number, ..id };
     for number in 2..=4 {
@@ -95,14 +96,14 @@ async fn a_broken_revision_is_kept_with_its_reason_and_passed_over_by_a_rollback
     }
     // The word about revision 3 comes when it has been replaced.
     for (number, detail) in [(4, "four"), (3, "three"), (2, "two")] {
-        registry.change(proved(revision(number), Some(broken(detail)))).await.unwrap();
+        registry.change(proved(revision(number), fails(detail))).await.unwrap();
     }
     // Another proof of it has passed.
-    registry.change(proved(revision(2), None)).await.unwrap();
+    registry.change(proved(revision(2), Found::Starts)).await.unwrap();
     // And of what never was, or is another function's, nothing is kept.
-    registry.change(proved(revision(9), Some(broken("nine")))).await.unwrap();
+    registry.change(proved(revision(9), fails("nine"))).await.unwrap();
     let other = RevisionId { function: FunctionId(id.function.0 + 100), number: 2 };
-    registry.change(proved(other, Some(broken("other")))).await.unwrap();
+    registry.change(proved(other, fails("other"))).await.unwrap();
 
     let later = world(store).await.registry;
     let function = later.function("a").unwrap();
@@ -138,6 +139,44 @@ async fn an_update_and_its_history_are_written_together_or_not_at_all() {
         let later = world(store).await.registry;
         let (here, there) = (registry.function("a").unwrap(), later.function("a").unwrap());
         assert_eq!((here.id, &here.past), (there.id, &there.past), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_revision_that_never_started_in_time_is_stood_in_for_and_one_that_had_is_not() {
+    let timeout = StartFailure {
+        kind: StartFailureKind::Timeout,
+        detail: "not ready after 4 s".to_owned(),
+        log_tail: String::new(),
+    };
+    let fails = |has_started| Found::Fails { failure: timeout.clone(), has_started };
+    // What was found of the second revision, in this order; and which one serves then, also after a restart.
+    let cases: [(&[Found], u32); 6] = [
+        (&[fails(false)], 1),
+        (&[fails(true)], 2),
+        (&[Found::Starts, fails(false)], 2),
+        (&[fails(false), fails(true)], 1),
+        (&[fails(false), Found::Starts], 2),
+        (&[fails(false), Found::Starts, fails(false)], 2),
+    ];
+    for (found, serves) in cases {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let registry = world(store.clone()).await.registry;
+        let Ok(Done::Created(id)) = registry.change(Change::Create(spec("a", 1))).await else { panic!() };
+        registry.change(Change::Put(spec("a", 2))).await.unwrap();
+        let second = RevisionId { number: 2, ..id };
+        for one in found {
+            let change = Change::Proved(spec("a", 1).name.clone(), second, one.clone());
+            // Each in a term of its own.
+            let term = world(store.clone()).await.registry;
+            assert_eq!(term.change(change).await, Ok(Done::Noted));
+            assert_eq!(
+                term.function("a").unwrap().serving().0,
+                world(store.clone()).await.registry.function("a").unwrap().serving().0
+            );
+        }
+        let function = world(store).await.registry.function("a").unwrap();
+        assert_eq!((function.serving().0.number, function.id.number), (serves, 2), "{found:?}");
     }
 }
 

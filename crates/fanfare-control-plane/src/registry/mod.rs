@@ -60,6 +60,8 @@ pub(crate) struct Function {
     pub(crate) created_unix_ms: u64,
     /// Why its current revision cannot start, if that is known.
     pub(crate) failed: Option<Arc<Unstartable>>,
+    /// Its current revision has been proved to start at some time.
+    pub(crate) has_started: bool,
     /// Earlier revisions that are kept, oldest first.
     pub(crate) past: Vec<Arc<Past>>,
     /// While the current revision cannot start: the one that serves in its place, if any works.
@@ -85,6 +87,7 @@ impl Function {
             spec,
             created_unix_ms,
             failed: None,
+            has_started: false,
             past: Vec::new(),
             stand_in: None,
             routing: None,
@@ -101,6 +104,7 @@ impl Function {
             code: self.spec.code,
             secrets: self.spec.given.secret_names().into(),
             failed: self.failed.clone(),
+            has_started: self.has_started,
         }
     }
 
@@ -188,7 +192,7 @@ pub(crate) enum Change {
     /// Share a function's requests so.
     Traffic(FunctionName, TrafficChange),
     /// Keep why this revision cannot start, or that it can.
-    Proved(FunctionName, RevisionId, Option<StartFailure>),
+    Proved(FunctionName, RevisionId, Found),
     /// Delete a function.
     Delete(FunctionName),
     /// Give a secret a value; see [`Registry::set_secret`].
@@ -199,6 +203,17 @@ pub(crate) enum Change {
     ClaimSecret(SecretName, FunctionName),
     /// Give a node or a data plane its number.
     Peer(PeerKind, Arc<str>),
+}
+
+/// What was found of a revision's start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Starts,
+    Fails {
+        failure: StartFailure,
+        /// A sandbox of it is known to have been ready before.
+        has_started: bool,
+    },
 }
 
 /// Nodes and data planes are numbered alike.

@@ -84,10 +84,14 @@ async fn what_cannot_start_is_known_to_later_terms_until_it_can_or_is_replaced()
     let store = Arc::new(MemoryStore::new());
     let name = FunctionName::new("a").unwrap();
     let failure = |kind| StartFailure { kind, detail: "why".to_owned(), log_tail: "tail".to_owned() };
-    let proved = |id, failure| Change::Proved(name.clone(), id, failure);
+    let proved = |id, found| Change::Proved(name.clone(), id, found);
+    let fails = |kind| Found::Fails { failure: failure(kind), has_started: false };
     let first = world(store.clone()).await;
     let Ok(Done::Created(id)) = first.registry.change(Change::Create(spec("a", 1))).await else { panic!() };
     let kinds = [
+        (StartFailureKind::Timeout, true),
+        (StartFailureKind::Node, false),
+        // It has been proved to start by now: one timeout does not condemn it.
         (StartFailureKind::Timeout, false),
         (StartFailureKind::ImportFailed, true),
         (StartFailureKind::Exited(ExitCause::Status(3)), true),
@@ -96,17 +100,17 @@ async fn what_cannot_start_is_known_to_later_terms_until_it_can_or_is_replaced()
     drop(first);
     for (kind, kept) in kinds {
         let term = world(store.clone()).await;
-        assert_eq!(term.registry.change(proved(id, Some(failure(kind)))).await, Ok(Done::Noted));
+        assert_eq!(term.registry.change(proved(id, fails(kind))).await, Ok(Done::Noted));
         let later = world(store.clone()).await.registry;
         assert_eq!(later.failed(), Vec::from_iter(kept.then(|| (id, failure(kind)))), "{kind:?}");
-        assert_eq!(later.change(proved(id, None)).await, Ok(Done::Noted));
+        assert_eq!(later.change(proved(id, Found::Starts)).await, Ok(Done::Noted));
         assert_eq!(later.failed(), [], "it starts");
     }
     let last = world(store.clone()).await.registry;
-    last.change(proved(id, Some(failure(StartFailureKind::ImportFailed)))).await.unwrap();
+    last.change(proved(id, fails(StartFailureKind::ImportFailed))).await.unwrap();
     assert_eq!(number(&last.change(Change::Put(spec("a", 2))).await), 2);
     assert_eq!(last.failed(), [], "another revision");
-    last.change(proved(id, Some(failure(StartFailureKind::ImportFailed)))).await.unwrap();
+    last.change(proved(id, fails(StartFailureKind::ImportFailed))).await.unwrap();
     assert_eq!(last.failed(), [], "what comes late is about the revision before");
 }
 

@@ -92,7 +92,8 @@ async fn what_is_not_kept_or_broken_gets_no_requests_and_what_gets_them_is_kept(
         log_tail: String::new(),
     };
     let broken = |number| {
-        Change::Proved(spec("a", 1).name.clone(), RevisionId { number, ..id }, Some(failure.clone()))
+        let found = Found::Fails { failure: failure.clone(), has_started: true };
+        Change::Proved(spec("a", 1).name.clone(), RevisionId { number, ..id }, found)
     };
     registry.change(broken(2)).await.unwrap();
     for tags in [&[][..], &[("b", revision(2))]] {

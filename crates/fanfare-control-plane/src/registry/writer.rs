@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_store::{Op, Revision, Store, StoreError, Txn};
-use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, StartFailure, limits};
+use fanfare_types::{FunctionId, FunctionName, FunctionSpec, RevisionId, limits};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -25,7 +25,7 @@ use super::ids::Ids;
 use super::load::Kept;
 use super::secrets::{self, UnderWay};
 use super::subject::{Subject, kept};
-use super::{Change, Done, Function, Known, PeerKind, RegistryError, Request, Visible, load};
+use super::{Change, Done, Found, Function, Known, PeerKind, RegistryError, Request, Visible, load};
 use crate::ControlPlaneError;
 use crate::input::Input;
 use crate::leader::Term;
@@ -198,7 +198,7 @@ impl Writer {
             (Change::Rollback(_, to), Some(found)) => self.roll_back(&found, *to).await,
             (Change::Traffic(_, change), Some(found)) => self.route(found, change).await,
             (Change::Create(spec) | Change::Put(spec), None) => self.create(spec.clone()).await,
-            (Change::Proved(_, id, failed), Some(found)) => self.note(found, *id, failed.as_ref()).await,
+            (Change::Proved(_, id, of_start), Some(found)) => self.note(found, *id, of_start).await,
             (
                 Change::Delete(_)
                 | Change::Patch(..)
@@ -261,31 +261,39 @@ impl Writer {
         &mut self,
         mut function: Function,
         id: RevisionId,
-        failed: Option<&StartFailure>,
+        found: &Found,
     ) -> Result<Planned, ControlPlaneError> {
-        let known = match function.past.iter().position(|p| p.number == id.number) {
-            Some(index) => function.past[index].failed.clone(),
-            None => function.failed.clone(),
+        let index = function.past.iter().position(|p| p.number == id.number);
+        let (known, had_started) = match index {
+            Some(index) => (function.past[index].failed.clone(), function.past[index].has_started),
+            None => (function.failed.clone(), function.has_started),
         };
-        let is_kept = function.id.function == id.function
-            && (function.id.number == id.number || function.past.iter().any(|p| p.number == id.number));
-        // Where another try may pass, that says nothing of the revision.
-        let may_pass = failed.is_some_and(|failed| failed.kind.may_pass());
-        if !is_kept || may_pass || failed == known.as_ref().map(|known| &known.failure) {
+        let is_kept =
+            function.id.function == id.function && (function.id.number == id.number || index.is_some());
+        let (failed, says_nothing) = match found {
+            Found::Starts => (None, known.is_none() && had_started),
+            Found::Fails { failure, has_started } => {
+                let condemned = failure.kind.condemns(*has_started || had_started);
+                let is_known = known.as_ref().is_some_and(|known| known.failure == *failure);
+                (Some(failure.clone()), !condemned || is_known)
+            }
+        };
+        if !is_kept || says_nothing {
             return Ok(Planned::Answer(Ok(Done::Noted)));
         }
-        let failed = failed.cloned();
+        let has_started = had_started || failed.is_none();
         let failed = failed.map(|failure| Arc::new(Unstartable { at_unix_ms: history::unix_ms(), failure }));
         let mut ops = Vec::new();
-        match function.past.iter().position(|p| p.number == id.number) {
-            None => function.failed = failed,
+        match index {
+            None => (function.failed, function.has_started) = (failed, has_started),
             Some(index) => {
                 let key = revision_key(&function.spec.name, id.number);
                 let Some(entry) = self.store.get(key.clone()).await? else {
                     return Err(ControlPlaneError::Entry { key, detail: "it is not there".to_owned() });
                 };
-                ops.push(note_past(&key, &entry, failed.as_deref())?);
-                function.past[index] = Arc::new(Past { failed, ..(*function.past[index]).clone() });
+                let past = Past { failed, has_started, ..(*function.past[index]).clone() };
+                ops.push(note_past(&key, &entry, &past)?);
+                function.past[index] = Arc::new(past);
             }
         }
         function.stand_in = load::stand_in(&*self.store, &function).await?;

@@ -265,6 +265,44 @@ async fn a_preparation_tells_what_the_node_found() {
     world.stop().await;
 }
 
+/// Whoever asked for the proof has left before the node answers: what it finds is kept all the same.
+#[tokio::test]
+async fn what_a_proof_finds_is_kept_though_nobody_waits_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut world = World::on_disk(directory.path()).await;
+    function(&world, "hello").await;
+    let second = r#"{"name":"hello","handler":{"kind":"fake"},"concurrency":7}"#;
+    assert_eq!(world.api.call_json("PUT", "/v1/functions/hello", second).await.status.as_u16(), 200);
+    let mut node = node(&world.dialer(), node_hello("n", 1, vec![])).await;
+    node.until(|message| matches!(message, ToNode::Welcome { .. }).then_some(())).await;
+    let prepare = |message: &ToNode| match message {
+        ToNode::Prepare(revision) => Some(*revision),
+        _ => None,
+    };
+    let revision = tokio::select! {
+        revision = node.until(prepare) => revision,
+        answer = world.api.call("POST", "/v1/functions/hello/prepare") => panic!("{:?}", answer.body),
+    };
+    let failure = StartFailure {
+        kind: StartFailureKind::Timeout,
+        detail: "not ready after 4.0 s".to_owned(),
+        log_tail: String::new(),
+    };
+    node.tx.send(FromNode::Prepared { revision, failure: Some(failure) }).unwrap();
+    // Another revision serves only when it is durable why.
+    let degraded = async || world.api.call("GET", "/v1/functions/hello").await.json()["state"] == "degraded";
+    soon(async { while !degraded().await {} }).await;
+    world.stop().await;
+    world = World::on_disk(directory.path()).await;
+    let described = world.api.call("GET", "/v1/functions/hello").await.json();
+    assert_eq!(
+        (&described["state"], &described["serving_revision"], &described["last_failure"]["reason"]),
+        (&json!("degraded"), &json!(1), &json!("start-timeout")),
+        "{described}"
+    );
+    world.stop().await;
+}
+
 #[tokio::test]
 async fn what_cannot_start_is_known_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();

@@ -49,6 +49,11 @@ pub(super) struct World {
     pub(super) served: u64,
     pub(super) refused: Vec<(FunctionId, Reason)>,
     pub(super) prepared: Vec<(RevisionId, Result<(), StartFailure>)>,
+    /// Of each of them: whether the engine has said that it had started before.
+    pub(super) had_started: Vec<bool>,
+    pub(super) recovered: Vec<RevisionId>,
+    /// Why nodes cannot prepare anything.
+    pub(super) unprepared: Option<StartFailure>,
     pub(super) drained: BTreeSet<FunctionId>,
     pub(super) created: u64,
     /// Changes of traffic that have taken effect.
@@ -93,6 +98,9 @@ impl World {
             served: 0,
             refused: vec![],
             prepared: vec![],
+            had_started: vec![],
+            recovered: vec![],
+            unprepared: None,
             drained: BTreeSet::new(),
             created: 0,
             switched: 0,
@@ -138,7 +146,11 @@ impl World {
                 Command::DataPlane { data_plane, message } => {
                     self.planes.get_mut(&data_plane).unwrap().to.push_back(message);
                 }
-                Command::Prepared { revision, result } => self.prepared.push((revision, result)),
+                Command::Prepared { revision, result, has_started } => {
+                    self.prepared.push((revision, result));
+                    self.had_started.push(has_started);
+                }
+                Command::Recovered { revision, .. } => self.recovered.push(revision),
                 Command::FunctionDrained(function) => {
                     self.drained.insert(function);
                 }
@@ -377,7 +389,8 @@ impl World {
                 self.end_sandbox(id, sandbox, ExitCause::Stopped);
             }
             ToNode::Prepare(revision) => {
-                node.from.push_back(FromNode::Prepared { revision, failure: None });
+                let failure = self.unprepared.clone();
+                node.from.push_back(FromNode::Prepared { revision, failure });
             }
             // The shell adds these, where there are any.
             ToNode::Secrets { .. } => panic!("the engine knows no secrets"),

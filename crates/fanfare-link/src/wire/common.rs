@@ -132,6 +132,8 @@ pub(super) fn failure(failure: StartFailure) -> proto::StartFailure {
         StartFailureKind::RuntimeMissing => 9,
         StartFailureKind::NoRoom => 10,
         StartFailureKind::SecretMissing => 11,
+        StartFailureKind::NotListening => 12,
+        StartFailureKind::Unprepared => 13,
     };
     let exit = match failure.kind {
         StartFailureKind::Exited(cause) => {
@@ -160,6 +162,8 @@ pub(super) fn failure_from(failure: proto::StartFailure) -> Result<StartFailure,
         9 => StartFailureKind::RuntimeMissing,
         10 => StartFailureKind::NoRoom,
         11 => StartFailureKind::SecretMissing,
+        12 => StartFailureKind::NotListening,
+        13 => StartFailureKind::Unprepared,
         kind => return Err(Malformed::Value { what: "the kind of a failure", value: kind.into() }),
     };
     Ok(StartFailure {

@@ -31,8 +31,9 @@ fn a_program_on_another_port_is_told_which() {
             let mut spec = lab.http(n, &[("f.py", text)], &["python3", "f.py"], false);
             spec.timeouts.start = std::time::Duration::from_secs(2) * crate::support::patience();
             let failure = lab.create(u64::from(n), &spec).await.unwrap_err();
-            assert_eq!(failure.kind, StartFailureKind::Timeout, "{failure:?}");
+            assert_eq!(failure.kind, StartFailureKind::NotListening, "{failure:?}");
             assert!(failure.detail.contains(said), "{failure:?}");
+            assert!(failure.kind.reason().hint().contains("listen on $PORT"), "{failure:?}");
         }
         lab.close().await;
     });

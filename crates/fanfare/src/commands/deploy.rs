@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use fanfare_api::{DeployOutcome, DeployResult, FunctionDocument, FunctionState, HandlerDocument};
-use fanfare_types::FunctionName;
+use fanfare_types::{FunctionName, HumanDuration};
 use serde::Serialize;
 
 use crate::advice;
 use crate::args::{DeployArgs, SourceArgs, WaitArgs};
 use crate::changes::{self, Change};
+use crate::client::PREPARE_TIMEOUT;
 use crate::command_line;
 use crate::commands::{Context, data_plane_url, function_url};
 use crate::detect::{Wanted, check, detect};
@@ -231,6 +232,10 @@ pub(crate) async fn prove(
                 "Ready: started once on {} in {:.1} ms",
                 prepared.node, prepared.elapsed_ms
             )),
+            // The control plane has said nothing: the wait was over first.
+            Err(failure) if failure.exit == Exit::Timeout && failure.stated.is_none() => {
+                return Err(waited_enough(name, result.revision, wait));
+            }
             Err(failure) => return Err(not_ready(context, name, result.revision, failure).await),
         }
     }
@@ -258,6 +263,20 @@ fn interrupted(name: &FunctionName, revision: u32) -> Failure {
     );
     let next = format!("`fanfare describe {name}` says whether it does; {undo}");
     Failure::new(Exit::Interrupted, what).next(next)
+}
+
+/// The wait for the proof is over, and the proof goes on.
+fn waited_enough(name: &FunctionName, revision: u32, wait: WaitArgs) -> Failure {
+    let limit = HumanDuration(wait.wait_timeout.unwrap_or(PREPARE_TIMEOUT));
+    let which = match revision {
+        ..=1 => name.to_string(),
+        _ => format!("revision {revision} of {name}"),
+    };
+    let what = format!(
+        "{which} is registered, and it is not known yet whether it starts: the wait of {limit} is over"
+    );
+    Failure::new(Exit::Timeout, what)
+        .next(format!("`fanfare describe {name}` says whether it does; --wait-timeout DURATION waits longer"))
 }
 
 /// A revision that does not start, and who answers meanwhile.

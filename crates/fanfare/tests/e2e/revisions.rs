@@ -65,6 +65,76 @@ async fn a_broken_update_is_kept_with_its_reason_and_last_words_after_a_restart_
     cluster.shut_down();
 }
 
+/// Neither an import that takes too long nor a program that never listens takes a function down that works, whether or
+/// not it had a sandbox, and whether or not anybody waited for the proof.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_that_does_not_start_in_time_leaves_the_old_revision_serving_for_good() {
+    if !root() {
+        return;
+    }
+    let mut cluster = Cluster::start(Arrangement::Apart { data_planes: 1 }).await;
+    let import = cluster.file("hello.py", "import time\ntime.sleep(1000)\n");
+    let silent =
+        cluster.file("silent/main.py", "import time\nprint('not listening', flush=True)\ntime.sleep(1000)\n");
+    cluster.file("silent/fanfare.toml", "[handler]\nkind = \"http\"\ncommand = [\"python3\", \"main.py\"]\n");
+    let silent = silent.parent().unwrap().to_owned();
+    let cases = [
+        ("cold", &import, false, (5, "start-timeout"), &[][..]),
+        ("warm", &silent, true, (1, "not-listening"), &[]),
+        ("unwatched", &import, true, (5, "start-timeout"), &["--wait-timeout", "200ms"]),
+    ];
+    for (name, source, warm, (code, _), more) in cases {
+        cluster.deploy_python(name, HELLO, &[]);
+        if warm {
+            assert_eq!(cluster.call(name, "").await.text(), "hello");
+        }
+        let update = ["deploy", source.to_str().unwrap(), "--name", name, "--start-timeout", "1s"];
+        let update = cluster.cli(&[&update[..], more].concat());
+        let said = String::from_utf8_lossy(&update.stderr).into_owned();
+        assert_eq!(update.status.code(), Some(code), "{said}");
+        let unwatched = !more.is_empty();
+        let expected = if unwatched {
+            "it is not known yet whether it starts"
+        } else {
+            "note: revision 1 goes on serving"
+        };
+        assert!(said.contains(expected), "{said}");
+        cluster
+            .until("it is degraded", async || {
+                let status = cluster.status_of(name).await;
+                assert!(unwatched || status["state"] == "degraded", "{status}");
+                status["state"] == "degraded" && status["serving_revision"] == 1
+            })
+            .await;
+        let answer = cluster.call(name, "").await;
+        assert_eq!((answer.status, answer.text()), (200, "hello"), "{name}: the revision before serves");
+    }
+    // Under another leader, and with no sandbox left of it.
+    kill(&mut cluster, "control-plane");
+    kill(&mut cluster, "node");
+    let (api, grpc) = (cluster.api.replace("http://", ""), cluster.grpc.clone());
+    cluster.spawn_control_plane(&api, &grpc);
+    cluster.spawn_node(&[]);
+    cluster.wait_until_complete(1).await;
+    for (name, _, _, (_, reason), _) in cases {
+        let status = cluster.status_of(name).await;
+        assert_eq!(
+            (&status["state"], &status["last_failure"]["reason"]),
+            (&"degraded".into(), &reason.into()),
+            "{status}"
+        );
+        cluster.until("it is started anew", async || cluster.call(name, "").await.text() == "hello").await;
+    }
+    // Proved anew with more time, by which it can start, it serves.
+    cluster.deploy_python(
+        "cold",
+        "def handler(event, context):\n    return 'third'\n",
+        &["--start-timeout", "30s"],
+    );
+    cluster.until("the latest serves", async || cluster.call("cold", "").await.text() == "third").await;
+    cluster.shut_down();
+}
+
 fn version(number: u32) -> String {
     format!("def handler(event, context):\n    return 'v{number}'\n")
 }

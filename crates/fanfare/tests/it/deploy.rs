@@ -385,6 +385,26 @@ async fn an_interrupted_deployment_says_what_stays() {
     assert_eq!(child.wait().await.unwrap().code(), Some(130));
 }
 
+#[tokio::test]
+async fn a_wait_that_is_over_is_no_failed_start() {
+    let double = Double::start().await;
+    double.held().slow = true;
+    let dir = hello("x");
+    let deploy = async |more: &[&str]| {
+        let args = [&["deploy", "hello.py", "--quiet", "--wait-timeout", "100ms"], more].concat();
+        fanfare_in(dir.path(), &double.api, &args).await
+    };
+    let cases = [(&[][..], "hello is"), (&["--memory", "64MiB"][..], "revision 2 of hello is")];
+    for (more, which) in cases {
+        let run = deploy(more).await;
+        let expected = format!(
+            "error: {which} registered, and it is not known yet whether it starts: the wait of 100 ms is over\n\
+             hint: `fanfare describe hello` says whether it does; --wait-timeout DURATION waits longer\n"
+        );
+        assert_eq!((run.code, run.stderr), (5, expected), "{more:?}");
+    }
+}
+
 /// The next line that holds `part`.
 async fn until(lines: &mut Lines<BufReader<ChildStderr>>, part: &str) -> String {
     loop {

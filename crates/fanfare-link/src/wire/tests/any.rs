@@ -76,6 +76,8 @@ fn failure() -> impl Strategy<Value = StartFailure> {
         Just(StartFailureKind::RuntimeMissing),
         Just(StartFailureKind::NoRoom),
         Just(StartFailureKind::SecretMissing),
+        Just(StartFailureKind::NotListening),
+        Just(StartFailureKind::Unprepared),
         Just(StartFailureKind::Node),
     ];
     (kind, ".{0,40}", ".{0,40}").prop_map(|(kind, detail, log_tail)| StartFailure { kind, detail, log_tail })
