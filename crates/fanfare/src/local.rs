@@ -175,6 +175,11 @@ impl Local {
         self.tls.then(|| format!("https://{}", self.data_plane.address()))
     }
 
+    /// The data plane, from which clients are shown a certificate.
+    pub(crate) fn data_plane(&self) -> &fanfare_data_plane::Handle {
+        &self.data_plane
+    }
+
     /// What isolates sandboxes elsewhere and not here, one sentence each.
     pub(crate) fn missing_isolation(&self) -> Vec<String> {
         self.node.as_ref().map(RunningNode::missing_isolation).unwrap_or_default()

@@ -12,6 +12,7 @@ use fanfare_sandbox::fake::{FakeListener, FakeOptions, FakeRuntime};
 use fanfare_sandbox_process::{Isolation, ProcessOptions, ProcessRuntime};
 use fanfare_store::{RedbStore, Store, StoreError};
 use fanfare_types::{Resources, peer_name_of};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::Failure;
@@ -224,6 +225,20 @@ pub(crate) fn data_plane_failure(error: &fanfare_data_plane::StartError) -> Fail
         fanfare_data_plane::StartError::Tls(_) => Failure::usage(error.to_string())
             .next("give a certificate and its key with --tls-cert and --tls-key"),
         fanfare_data_plane::StartError::Thread(_) => Failure::platform(error.to_string()),
+    }
+}
+
+/// Reads the certificate that clients are shown again. Blocks on its files.
+pub(crate) fn reload_certificate(data_plane: &fanfare_data_plane::Handle) {
+    if let Err(error) = data_plane.reload_certificate() {
+        tracing::error!(%error, "the certificate cannot be read again; clients are shown the old one");
+    }
+}
+
+/// A thread that did so has ended.
+pub(crate) fn certificate_reloaded(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "the certificate cannot be read again; clients are shown the old one");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fanfare_data_plane::{DataPlane, Handle, Inheritance, Options, Sockets};
+use fanfare_data_plane::{DataPlane, Inheritance, Options, Sockets};
 use fanfare_link::Dialer;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -16,9 +16,9 @@ use crate::{activation, logging, roles};
 
 pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("info");
-    let mut signals = Signals::listen()?;
     let tls = args.tls.options();
     let with_tls = tls.is_some();
+    let mut signals = if with_tls { Signals::but_hangup()? } else { Signals::listen()? };
     let mut hangup = Hangup::listen(with_tls)?;
     let dialer = Dialer::grpc(&args.join.control_plane).map_err(|e| Failure::usage(e.to_string()))?;
     let name = args.join.name.clone().unwrap_or_else(roles::host_name);
@@ -56,13 +56,9 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
             () = hangup.next(), if reloading.is_empty() => {
                 let handle = handle.clone();
                 // The files may be on a disk that takes its time.
-                reloading.spawn_blocking(move || reload(&handle));
+                reloading.spawn_blocking(move || roles::reload_certificate(&handle));
             }
-            Some(ended) = reloading.join_next() => {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "the certificate cannot be read again; clients are shown the old one");
-                }
-            }
+            Some(ended) = reloading.join_next() => roles::certificate_reloaded(ended),
             () = signals.next() => break,
         }
     }
@@ -72,12 +68,6 @@ pub(crate) async fn run(args: &DataPlaneArgs, printer: Printer) -> Result<Exit, 
         Ok(Exit::Ok)
     };
     signals.or_at_once(drained).await
-}
-
-fn reload(handle: &Handle) {
-    if let Err(error) = handle.reload_certificate() {
-        tracing::error!(%error, "the certificate cannot be read again; clients are shown the old one");
-    }
 }
 
 /// Where connections are accepted, and under which name the control plane is to know who does.

@@ -18,7 +18,7 @@ use crate::commands::{Context, deploy};
 use crate::exit::{Exit, Failure};
 use crate::http::full_body;
 use crate::local::{Local, LocalOptions};
-use crate::printer::{Output, Printer, human_duration};
+use crate::printer::{Output, Printer, counted, human_duration};
 use crate::signals::Signals;
 use crate::{logging, roles};
 
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
         measured = tokio::time::timeout(DEMO_TIMEOUT, measure(&api, directory.path(), args.surge, printer)) => {
             measured.unwrap_or_else(|_| Err(Failure::new(Exit::Timeout, format!("the demo took over {DEMO_TIMEOUT:?}"))))
         }
-        () = signals.next() => Err(Failure::said(Exit::Platform)),
+        () = signals.next() => Err(Failure::said(Exit::Interrupted)),
         failed = local.failed() => Err(failed),
     };
     let begin = Instant::now();
@@ -95,16 +95,34 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
         .map_err(|e| Failure::platform(format!("cannot look for orphans: {e}")));
     let path = directory.path().to_owned();
     let removed = directory.close();
-    let (functions, surge) = measured?;
+    let measured = match measured {
+        Err(failure) if failure.exit == Exit::Interrupted => None,
+        measured => Some(measured?),
+    };
     stopped?;
     removed.map_err(|e| Failure::platform(format!("cannot remove {}: {e}", path.display())))?;
-    let report = Report { up_ms, functions, surge, shutdown_ms, orphans: orphans?.len() };
+    let orphans = orphans?.len();
+    let Some((functions, surge)) = measured else { return Err(ended_early(orphans)) };
+    let report = Report { up_ms, functions, surge, shutdown_ms, orphans };
     match args.output.output {
         Output::Json | Output::Yaml => printer.document(args.output.output, &report)?,
         Output::Text | Output::Wide | Output::Name | Output::Url => print(printer, &report)?,
     }
     let failed = report.surge.failed > 0 || report.orphans > 0;
     Ok(if failed { Exit::Platform } else { Exit::Ok })
+}
+
+/// What Ctrl-C leaves of a demonstration that has been ended: nothing, whatever was under way.
+fn ended_early(orphans: usize) -> Failure {
+    Failure::new(
+        Exit::Interrupted,
+        match orphans {
+            0 => "interrupted; nothing of the demonstration is left".to_owned(),
+            left => {
+                format!("interrupted; {} left: `fanfare doctor` finds them", counted(left as u64, "orphan"))
+            }
+        },
+    )
 }
 
 async fn measure(

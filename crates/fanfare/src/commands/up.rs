@@ -1,12 +1,14 @@
 //! `fanfare up`: everything in one process.
 
+use tokio::task::JoinSet;
+
 use crate::args::UpArgs;
 use crate::exit::{Exit, Failure};
 use crate::local::{Local, LocalOptions};
 use crate::printer::Printer;
 use crate::roles::Sandboxes;
-use crate::signals::Signals;
-use crate::{dirigent, logging, ports};
+use crate::signals::{Hangup, Signals};
+use crate::{dirigent, logging, ports, roles};
 
 pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure> {
     logging::start("warn");
@@ -16,7 +18,9 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         ("--grpc-listen", args.grpc_listen),
     ])?;
     args.capacity.warn_of_more_than_there_is(args.emulate.sandboxes(), printer);
-    let mut signals = Signals::listen()?;
+    let with_tls = args.tls.options().is_some();
+    let mut signals = if with_tls { Signals::but_hangup()? } else { Signals::listen()? };
+    let mut hangup = Hangup::listen(with_tls)?;
     let data_dir = args.dirs.data_dir()?;
     let sandboxes = args.emulate.sandboxes();
     let options = LocalOptions {
@@ -40,9 +44,19 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         () = signals.next() => return Err(Failure::said(Exit::Platform)),
     };
     welcome(&local, sandboxes, printer)?;
-    let ended = tokio::select! {
-        failed = local.failed() => Err(failed),
-        () = signals.next() => Ok(Exit::Ok),
+    let data_plane = local.data_plane().clone();
+    let mut reloading = JoinSet::new();
+    let ended = loop {
+        tokio::select! {
+            failed = local.failed() => break Err(failed),
+            () = signals.next() => break Ok(Exit::Ok),
+            () = hangup.next(), if reloading.is_empty() => {
+                let data_plane = data_plane.clone();
+                // The files may be on a disk that takes its time.
+                reloading.spawn_blocking(move || roles::reload_certificate(&data_plane));
+            }
+            Some(ended) = reloading.join_next() => roles::certificate_reloaded(ended),
+        }
     };
     let stopped = signals.or_at_once(local.stop(printer)).await;
     ended.and_then(|exit| stopped.map(|()| exit))

@@ -254,6 +254,70 @@ async fn the_first_signal_lets_requests_finish() {
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"done"[..]), "{output:?}");
 }
 
+/// As where its terminal is closed, of which a shell and the kernel may each say so.
+#[tokio::test]
+async fn a_hangup_drains_and_a_second_one_does_not_insist() {
+    if !sandboxes_work("a_hangup_drains_and_a_second_one_does_not_insist").await {
+        return;
+    }
+    let mut up = Up::start().await;
+    let call = in_flight(&up, "1").await;
+    up.server.signal("-HUP").await;
+    let mut said = BufReader::new(up.server.child.stderr.take().unwrap()).lines();
+    until(&mut said, "stopping: requests under way may finish").await;
+    up.server.signal("-HUP").await;
+    until(&mut said, "stopped").await;
+    assert_eq!(up.server.code().await, Some(0));
+    let output = call.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"done"[..]), "{output:?}");
+    let doctor = fanfare("", &["doctor", "--run-dir", &path(&up.dir, "run"), "-o", "json"]).await;
+    let report: Value = serde_json::from_str(&doctor.stdout).unwrap();
+    assert_eq!(report["orphans"], serde_json::json!([]), "{doctor:?}");
+}
+
+#[tokio::test]
+async fn a_hangup_ends_every_role_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, run) = (path(&dir, "data"), path(&dir, "run"));
+    let free = "127.0.0.1:0";
+    let nobody = ["--control-plane", "http://127.0.0.1:1", "--data-dir", &data, "--run-dir", &run];
+    let roles = [
+        vec!["control-plane", "--data-dir", &data, "--api-listen", free, "--grpc-listen", free],
+        [&["data-plane", "--listen", free][..], &nobody].concat(),
+        [&["node", "--emulate", "2"][..], &nobody].concat(),
+    ];
+    for args in &roles {
+        let mut server = Server::start(args);
+        server.line().await;
+        server.signal("-HUP").await;
+        assert_eq!(server.code().await, Some(0), "{args:?}: {}", server.stderr().await);
+    }
+}
+
+/// `nohup` has a process ignore that its terminal is closed.
+#[tokio::test]
+async fn what_nohup_starts_outlives_its_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = path(&dir, "data");
+    let free = "127.0.0.1:0";
+    let program = env!("CARGO_BIN_EXE_fanfare");
+    let args = ["control-plane", "--data-dir", &data, "--api-listen", free, "--grpc-listen", free];
+    let mut child = Command::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", program])
+        .args(args)
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let api = lines.next_line().await.unwrap().unwrap();
+    kill("-HUP", &child).await;
+    let status = fanfare(&api, &["status"]).await;
+    assert_eq!(status.code, 0, "{status:?}");
+    kill("-TERM", &child).await;
+    assert_eq!(child.wait().await.unwrap().code(), Some(0));
+}
+
 #[tokio::test]
 async fn the_second_signal_ends_at_once() {
     if !sandboxes_work("the_second_signal_ends_at_once").await {
@@ -419,6 +483,29 @@ async fn until(lines: &mut Lines<BufReader<ChildStderr>>, part: &str) -> String 
         }
     }
     panic!("no {part:?} in\n{seen}");
+}
+
+#[tokio::test]
+async fn a_demo_that_is_interrupted_says_that_nothing_is_left() {
+    if !sandboxes_work("a_demo_that_is_interrupted_says_that_nothing_is_left").await {
+        return;
+    }
+    // While a function is proved to start, which Ctrl-C ends by itself elsewhere; and between calls.
+    for when in ["Started control plane", "Called server"] {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut demo = command("", &["demo", "--surge", "20"]);
+        let mut demo = demo.env("TMPDIR", temporary.path()).spawn().unwrap();
+        let mut said = BufReader::new(demo.stderr.take().unwrap()).lines();
+        until(&mut said, when).await;
+        kill("-INT", &demo).await;
+        let seen = until(&mut said, "interrupted").await;
+        assert!(
+            seen.ends_with("error: interrupted; nothing of the demonstration is left\n"),
+            "{when}: {seen}"
+        );
+        assert_eq!((demo.wait().await.unwrap().code(), said.next_line().await.unwrap()), (Some(130), None));
+        assert!(is_empty(temporary.path()), "something is left in {}", temporary.path().display());
+    }
 }
 
 #[tokio::test]

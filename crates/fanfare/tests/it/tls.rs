@@ -125,8 +125,9 @@ async fn up_shows_a_certificate_on_the_port_of_functions() {
     let args = ["up", "--emulate", "1", "--listen", FREE, "--api-listen", FREE, "--grpc-listen", FREE];
     let mut command = command("", &args);
     command.args(["--run-dir", "run", "--data-dir", "data"]).args(TLS).current_dir(dir.path());
-    let mut child = command.spawn().unwrap();
+    let mut child = command.env("FANFARE_LOG", "info").spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut err = BufReader::new(child.stderr.take().unwrap());
     let plain = line_with(&mut out, "functions ").await;
     let url = line_with(&mut out, "with TLS ").await;
     let address =
@@ -136,6 +137,12 @@ async fn up_shows_a_certificate_on_the_port_of_functions() {
         assert_eq!(answer, "ok\n");
     }
     let _ = line_with(&mut out, "nodes ").await;
+    write_pair(dir.path());
+    signal(&child, "HUP").await;
+    line_with(&mut err, "clients are shown a new certificate").await;
+    if let Some(answer) = curl(dir.path(), &url, "/_fanfare/health").await {
+        assert_eq!(answer, "ok\n");
+    }
     signal(&child, "TERM").await;
     assert_eq!(child.wait().await.unwrap().code(), Some(0));
 }
