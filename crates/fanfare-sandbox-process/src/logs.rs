@@ -31,7 +31,9 @@ const BURST: Duration = Duration::from_secs(4);
 /// How fast it is read at all, with the same burst; what comes faster waits in its pipe, and its program with it.
 const READ_LINES_PER_S: u32 = 500_000;
 const READ_BYTES_PER_S: u32 = 32 << 20;
-/// End of a piece of a line that goes on.
+/// How long the beginning of a line is held back; then it is passed on as a piece.
+const UNENDED_MAX: Duration = Duration::from_millis(500);
+/// End of a piece of a line that goes on, or may.
 const CONTINUES: &str = " [line continues]";
 /// How long the end of the output is waited for once all processes have ended. Everything written is in the pipe by
 /// then; only a descriptor that leaked out could keep it open.
@@ -106,13 +108,18 @@ impl Tail {
 #[derive(Debug, Default)]
 struct Lines {
     partial: Vec<u8>,
+    /// The line's beginning was passed on because its end did not come.
+    given_out: bool,
 }
 
 impl Lines {
     fn feed(&mut self, mut bytes: &[u8], mut line: impl FnMut(String)) {
         while let Some(at) = bytes.iter().position(|b| *b == b'\n') {
             self.append(&bytes[..at], &mut line);
-            line(Self::text(&self.partial));
+            // The end alone of what was passed on is no line.
+            if !std::mem::take(&mut self.given_out) || !self.partial.is_empty() {
+                line(Self::text(&self.partial));
+            }
             self.partial.clear();
             bytes = &bytes[at + 1..];
         }
@@ -130,6 +137,16 @@ impl Lines {
             bytes = later;
         }
         self.partial.extend_from_slice(bytes);
+    }
+
+    /// Passes on the beginning of a line that has not ended, but for half a character.
+    fn give_out(&mut self, line: impl FnOnce(String)) {
+        let rest = self.partial.split_off(whole_characters(&self.partial));
+        let whole = std::mem::replace(&mut self.partial, rest);
+        if !whole.is_empty() {
+            self.given_out = true;
+            line(String::from_utf8_lossy(&whole).into_owned() + CONTINUES);
+        }
     }
 
     fn finish(&mut self, mut line: impl FnMut(String)) {
@@ -255,11 +272,15 @@ async fn pump(mut pipe: Receiver, log: Log, stream: LogStream) {
     let mut pace = Pace::new(BURST, Instant::now());
     let mut reading = Pace::new(BURST, Instant::now());
     let mut resume = None;
+    // When the line began that has not ended.
+    let mut unended: Option<Instant> = None;
     loop {
         // The buffer exists only while there is something to read: most sandboxes are silent.
         let readable = async { pipe.readable().await.is_ok() };
-        let open = match resume.filter(|_| !skipped.last.is_empty()) {
-            // What was skipped last is told at the latest when lines would be taken again.
+        // What was skipped last is told at the latest when lines would be taken again.
+        let told = resume.filter(|_| !skipped.last.is_empty());
+        let given_out = unended.map(|since| since + UNENDED_MAX);
+        let open = match told.into_iter().chain(given_out).min() {
             Some(at) => tokio::time::timeout_at(Instant::into(at), readable).await,
             None => Ok(readable.await),
         };
@@ -267,7 +288,15 @@ async fn pump(mut pipe: Receiver, log: Log, stream: LogStream) {
             Ok(true) => {}
             Ok(false) => break,
             Err(_) => {
-                skipped.tell(&log, stream);
+                let now = Instant::now();
+                let skips = resume.is_some_and(|at| now < at);
+                if !skips {
+                    skipped.tell(&log, stream);
+                }
+                if given_out.is_some_and(|at| at <= now) {
+                    lines.give_out(|text| if skips { skipped.push(text) } else { log.line(stream, text) });
+                    unended = (!lines.partial.is_empty()).then_some(now);
+                }
                 continue;
             }
         }
@@ -291,6 +320,11 @@ async fn pump(mut pipe: Receiver, log: Log, stream: LogStream) {
             });
             resume = pace.spend(cost(count, LINES_PER_S) + cost(read, BYTES_PER_S), now);
         }
+        unended = match (lines.partial.is_empty(), count) {
+            (true, _) => None,
+            (false, 0) => unended.or(Some(now)),
+            (false, _) => Some(now),
+        };
         buffer = Vec::new();
         let pause = reading.spend(cost(count, READ_LINES_PER_S) + cost(read, READ_BYTES_PER_S), now);
         if let Some(until) = pause {
@@ -387,6 +421,33 @@ mod tests {
         let whole: String =
             pieces.iter().map(|(_, piece)| piece.strip_suffix(CONTINUES).unwrap_or(piece)).collect();
         assert!(whole == long, "{} bytes", whole.len());
+    }
+
+    #[tokio::test]
+    async fn a_line_that_does_not_end_is_passed_on_while_its_program_runs() {
+        let (line, mut lines) = tokio::sync::mpsc::unbounded_channel();
+        let sink: LogSink = Arc::new(move |line_: LogLine| line.send(line_.text).unwrap());
+        let (mut outputs, stdout, stderr) =
+            Outputs::open(&Log::new(sink, FunctionId(1), None), None).unwrap();
+        drop(stderr);
+        let mut stdout = std::fs::File::from(stdout);
+        let mut write = |bytes: &[u8]| std::io::Write::write_all(&mut stdout, bytes).unwrap();
+        let (euro, mut next) = ("€".as_bytes(), async || lines.recv().await.unwrap());
+        write(b"begun");
+        assert_eq!(next().await, "begun [line continues]");
+        // What comes later is no part of it; the end alone is no line; half a character waits for the rest.
+        write(b"later\n");
+        assert_eq!(next().await, "later");
+        write(b"12 ");
+        write(&euro[..1]);
+        assert_eq!(next().await, "12  [line continues]");
+        write(&euro[1..]);
+        assert_eq!(next().await, "€ [line continues]");
+        write(b"\n\nnext\n");
+        assert_eq!((next().await.as_str(), next().await.as_str()), ("", "next"));
+        drop(stdout);
+        outputs.drain().await;
+        assert_eq!(lines.recv().await, None);
     }
 
     #[test]

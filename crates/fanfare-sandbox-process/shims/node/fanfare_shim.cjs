@@ -45,6 +45,35 @@ class Refused extends Error {
   }
 }
 
+// --- the log --------------------------------------------------------------------------------------------------
+
+/** Outputs that were used and whose last line has not ended. */
+const unended = new Set();
+
+/** Has an output, from its first use on, know where it stands: making it costs time that most starts do not need. */
+function knowLineEnds(name) {
+  const { get, ...rest } = Object.getOwnPropertyDescriptor(process, name);
+  let stream;
+  const made = () => {
+    if (stream) return stream;
+    stream = get.call(process);
+    const { write } = stream;
+    stream.write = function (chunk, ...more) {
+      const last = chunk?.at?.(-1);
+      if (last === '\n' || last === 10) unended.delete(stream);
+      else if (last !== undefined) unended.add(stream);
+      return write.call(this, chunk, ...more);
+    };
+    return stream;
+  };
+  Object.defineProperty(process, name, { ...rest, get: made });
+}
+
+/** Ends what handlers have left of a line, so that the next request's output is no part of it. */
+function endLines() {
+  for (const stream of unended) stream.write('\n');
+}
+
 // --- words with the runtime -----------------------------------------------------------------------------------
 
 function protocolError(what) {
@@ -426,6 +455,7 @@ class Server {
     }
     this.busy.add(socket);
     const answer = await this.call(request, body, arrived);
+    if (!answer.pieces) this.endLinesIfAlone();
     try {
       await this.send(response, answer, request.method === 'HEAD');
     } catch (error) {
@@ -531,7 +561,13 @@ class Server {
       response.end();
     } finally {
       await pieces.close();
+      this.endLinesIfAlone();
     }
+  }
+
+  /** Another request that runs may yet go on with its line. */
+  endLinesIfAlone() {
+    if (this.inFlight <= 1) endLines();
   }
 
   over(socket) {
@@ -582,6 +618,8 @@ async function main() {
     process.exit(2);
   }
   let server = null;
+  knowLineEnds('stdout');
+  knowLineEnds('stderr');
   try {
     if (!passGate()) process.exit(0);
     process.on('SIGTERM', () => (server ? server.stop() : process.exit(0)));

@@ -6,6 +6,7 @@ Starting fast is its purpose: it uses C modules (`_socket`, `_signal`) where the
 
 import _signal
 import _socket
+import io
 import os
 import select
 import sys
@@ -58,6 +59,8 @@ REASONS = {
 TEXT = "text/plain; charset=utf-8"
 BINARY = "application/octet-stream"
 JSON = "application/json"
+# Both outputs, below whatever the handler puts in their place.
+LOGS = []
 
 
 class Failure(Exception):
@@ -86,6 +89,46 @@ def flush(stream):
         stream.flush()
     except Exception:
         pass  # closed, replaced, None or a broken pipe: nobody would read what could be said about it
+
+
+class Log(io.FileIO):
+    """Standard output or standard error, which knows whether the last line that went out has ended."""
+
+    unended = False
+
+    def write(self, data):
+        count = super().write(data)
+        if count:
+            self.unended = data[count - 1] != 10
+        return count
+
+
+def know_of_line_ends():
+    """Has both outputs know where they stand. Nothing else about them changes."""
+    for name in ("stdout", "stderr"):
+        old = getattr(sys, name)
+        raw = Log(old.fileno(), "wb", closefd=False)
+        raw.name = old.name
+        new = io.TextIOWrapper(
+            raw if old.write_through else io.BufferedWriter(raw),
+            encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=old.write_through,
+        )  # fmt: skip
+        new.mode = "w"
+        setattr(sys, name, new)
+        setattr(sys, "__%s__" % name, new)
+        LOGS.append(raw)
+
+
+def end_lines():
+    """Ends what the handler has left of a line, so that the next request's output is no part of it."""
+    flush(sys.stdout)
+    flush(sys.stderr)
+    for raw in LOGS:
+        if raw.unended:
+            try:
+                raw.write(b"\n")
+            except Exception:
+                raw.unended = False  # as above
 
 
 def log(text):
@@ -421,16 +464,27 @@ def format_trace(error):
 
 
 class HttpInfo(dict):
-    """`context.http`: the request as it came. A dictionary, so that it can be answered or logged as JSON; what JSON
-    cannot hold (the body's bytes, and the fields as they were sent) are attributes only."""
+    """`context.http`: the request as it came, by attribute and by item. A dictionary, so that it can be answered or
+    logged as JSON; what JSON cannot hold (the body's bytes, and the fields as they were sent) is not listed in it."""
 
     __slots__ = ("raw_headers", "body")
 
+    def __missing__(self, name):
+        if name in self.__slots__:
+            return getattr(self, name)
+        raise KeyError(name)
+
+    def __contains__(self, name):
+        return name in self.__slots__ or super().__contains__(name)
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
+
     def __getattr__(self, name):
-        try:
+        # What a slot lacks is asked for here, too: in a copy made by `copy` or `pickle`.
+        if name not in self.__slots__ and name in self:
             return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        raise AttributeError(name)
 
 
 class Context:
@@ -862,7 +916,10 @@ class Server:
             return False
         answer = self.call(request, body)
         self.leave_if_forked()
-        flush(sys.stdout)
+        if isinstance(answer.body, Stream):
+            flush(sys.stdout)
+        else:
+            end_lines()
         keep = request.keep and not self.stopping
         return self.send(connection, answer, request.method == "HEAD", request.minor, keep)
 
@@ -965,7 +1022,7 @@ class Server:
             return False
         finally:
             stream.close()
-            flush(sys.stdout)
+            end_lines()
 
     def finish(self):
         """What is due before the process ends in peace."""
@@ -1513,6 +1570,8 @@ class Zygote:
         os.setpgid(0, 0)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
+        for raw in LOGS:
+            raw.unended = False  # of the template's own log
         os.close(stdout)
         os.close(stderr)
         return _socket.socket(fileno=listener), _socket.socket(fileno=gate), processes, message.get("env", {})
@@ -1599,8 +1658,7 @@ def run_compile(out):
 
 
 def main(arguments):
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    know_of_line_ends()
     if arguments == ["zygote"]:
         run_zygote()
     elif arguments == ["serve"]:

@@ -216,10 +216,24 @@ class Contract:
     def test_output(self):
         sandbox = self.sandbox()
         self.assertEqual(self.do(sandbox, "print").body, b"printed")
-        # Before the process ends, and the unfinished line, too.
-        self.assertTrue(sandbox.out.until("no newline").startswith("to stdout\n"))
+        # Before the process ends, and the unfinished line, too, which ends with its request.
+        self.assertTrue(sandbox.out.until("no newline\n").startswith("to stdout\n"))
         self.assertIn("INFO to the log\n", sandbox.err.until("to the log"))
         self.assertIn("to stderr\n", sandbox.err.text)
+
+
+    def test_a_line_ends_with_its_request(self):
+        sandbox = self.sandbox()
+        for text in ("one", "two", "three\n", "", "four"):
+            self.assertEqual(self.do(sandbox, "write", text=text).body, b"written")
+        self.assertEqual(sandbox.out.until("four\n"), "one\ntwo\nthree\nfour\n")
+        self.assertEqual(sandbox.err.until("four\n"), "one\ntwo\nthree\nfour\n")
+
+    def test_a_line_ends_with_a_stream(self):
+        sandbox = self.sandbox()
+        for _ in range(2):
+            self.assertEqual(self.do(sandbox, "write_in_stream").body, b"pieces")
+        self.assertEqual(sandbox.out.until("2\nstream 1, 2\n"), "stream 1, 2\nstream 1, 2\n")
 
 
 class PythonContract(Contract, unittest.TestCase):
@@ -231,6 +245,15 @@ class PythonContract(Contract, unittest.TestCase):
             answer = self.do(sandbox, "interrupt")
             self.assertEqual((answer.status, answer.header("x-fanfare-reason")), (502, "handler-error"))
             self.assertEqual(answer.json()["detail"], "KeyboardInterrupt: as if at a terminal")
+
+    def test_http_by_item_and_by_attribute(self):
+        answer = self.sandbox().ask("POST", "/a?b=c", [("x-one", "1")], b'{"do": "http_items"}').json()
+        self.assertEqual(answer["same"], [True] * 7)
+        self.assertEqual(answer["body"], '{"do": "http_items"}')
+        self.assertIn(["x-one", "1"], answer["raw_headers"])
+        self.assertEqual(answer["listed"], ["method", "path", "query", "headers", "is_base64"])
+        self.assertEqual(answer["none"], [None, 7, False, "KeyError", "AttributeError"])
+        self.assertEqual(answer["copied"], '{"do": "http_items"}')
 
     def test_http_is_json(self):
         http = self.sandbox().ask("POST", "/a?b=c", [("x-one", "1")], b'{"do": "http"}').json()

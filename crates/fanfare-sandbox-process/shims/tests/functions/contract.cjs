@@ -59,6 +59,17 @@ const actions = {
     process.stdout.write('no newline');
     return 'printed';
   },
+  write(event) {
+    process.stdout.write(event.text);
+    process.stderr.write(Buffer.from(event.text));
+    return 'written';
+  },
+  * write_in_stream() {
+    process.stdout.write('stream 1');
+    yield 'pie';
+    process.stdout.write(', 2');
+    yield 'ces';
+  },
   async wait(event) {
     console.log('waiting');
     while (!fs.existsSync(event.file)) await new Promise((resolve) => { setTimeout(resolve, 2); });

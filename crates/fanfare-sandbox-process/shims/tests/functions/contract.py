@@ -1,6 +1,7 @@
 """What the tests call."""
 
 import atexit
+import copy
 import os
 import signal
 import sys
@@ -44,6 +45,42 @@ def do_return(event, context):
 
 def do_http(event, context):
     return context.http
+
+
+def do_http_items(event, context):
+    http = context.http
+    names = ("method", "path", "query", "headers", "is_base64", "body", "raw_headers")
+    none = [http.get("none"), http.get("none", 7), "none" in http]
+    for ask in (lambda: http["none"], lambda: http.none):
+        try:
+            ask()
+        except Exception as e:
+            none.append(type(e).__name__)
+    return {
+        "same": [http[name] is getattr(http, name) and name in http and http.get(name) is http[name] for name in names],
+        "body": http["body"].decode(),
+        "raw_headers": http["raw_headers"],
+        "listed": list(http),
+        "none": none,
+        "copied": copy.copy(http)["body"].decode(),
+    }
+
+
+def do_write(event, context):
+    # As an interpreter's own writes and those of libraries may come.
+    sys.stdout.write(event["text"])
+    sys.stderr.buffer.write(event["text"].encode())
+    return "written"
+
+
+def do_write_in_stream(event, context):
+    def pieces():
+        print("stream 1", end="")
+        yield "pie"
+        print(", 2", end="")
+        yield "ces"
+
+    return pieces()
 
 
 def do_bytes(event, context):
