@@ -265,6 +265,20 @@ async fn a_preparation_tells_what_the_node_found() {
     world.stop().await;
 }
 
+#[tokio::test]
+async fn a_link_to_the_control_api_is_told_where_streams_are() {
+    let world = World::new().await;
+    let wrong = fanfare_link::Dialer::grpc(&format!("http://{}", world.api.address)).unwrap();
+    let told = [
+        soon(wrong.node(Default::default())).await.err().unwrap().to_string(),
+        soon(wrong.data_plane(Default::default())).await.err().unwrap().to_string(),
+    ];
+    for told in told {
+        assert!(told.contains("is the control API: streams are at") && told.contains("9090"), "{told}");
+    }
+    world.stop().await;
+}
+
 /// Whoever asked for the proof has left before the node answers: what it finds is kept all the same.
 #[tokio::test]
 async fn what_a_proof_finds_is_kept_though_nobody_waits_for_it() {

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Uri};
-use tonic::{Code, Status};
+use tonic::{Code, Response, Status};
 
 use super::severable::Severable;
 use super::stream::{Outgoing, describe, incoming};
@@ -23,6 +23,11 @@ use crate::outbox::Outbox;
 use crate::wire::proto::{self, internal_client::InternalClient};
 use crate::wire::{Wire, log_to_wire};
 use crate::{BlobError, BlobReader, DialError, EpochGate, Link, LogRecord, Message, Receiver, Sender};
+
+/// On every answer of a control API.
+const VERSION_HEADER: &str = "x-fanfare-version";
+/// On every refusal, a data plane's too.
+const REASON_HEADER: &str = "x-fanfare-reason";
 
 type Client = InternalClient<tonic::transport::Channel>;
 
@@ -76,7 +81,7 @@ impl Remote {
             let mut client = self.connect(&half.outbox.closed).await?;
             client.node(Outgoing::new(half.outbox.clone())).await.map_err(|status| refused(&status))
         };
-        let frames = within_liveness(open).await?.into_inner();
+        let frames = self.streams(within_liveness(open).await?)?;
         Ok(half.link(incoming::<ToNode>(frames)))
     }
 
@@ -89,8 +94,24 @@ impl Remote {
             let mut client = self.connect(&half.outbox.closed).await?;
             client.data_plane(Outgoing::new(half.outbox.clone())).await.map_err(|status| refused(&status))
         };
-        let frames = within_liveness(open).await?.into_inner();
+        let frames = self.streams(within_liveness(open).await?)?;
         Ok(half.link(incoming::<ToDataPlane>(frames)))
+    }
+
+    /// The frames of an answer; an answer from something else than a control plane's port for streams would only end.
+    fn streams<T>(&self, answer: Response<T>) -> Result<T, DialError> {
+        let field = |name: &str| answer.metadata().get(name).and_then(|value| value.to_str().ok());
+        if field("content-type").is_some_and(|kind| kind.starts_with("application/grpc")) {
+            return Ok(answer.into_inner());
+        }
+        let uri = self.endpoint.uri();
+        let what = match (field(VERSION_HEADER), field(REASON_HEADER)) {
+            (Some(_), _) => "the control API",
+            (None, Some(_)) => "a data plane",
+            (None, None) => "another server",
+        };
+        let where_else = "streams are at the control plane's --grpc-listen, by default port 9090";
+        Err(DialError::Refused(format!("{uri} is {what}: {where_else}")))
     }
 
     pub(crate) async fn fetch_blob(&self, digest: CodeDigest) -> Result<BlobReader, BlobError> {
