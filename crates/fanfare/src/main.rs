@@ -9,6 +9,7 @@ mod command_line;
 mod commands;
 mod complete;
 mod contexts;
+mod derived;
 mod descriptors;
 mod detect;
 mod dirigent;

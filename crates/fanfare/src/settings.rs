@@ -47,7 +47,7 @@ pub(crate) struct SettingsArgs {
     /// Most processes and threads of a sandbox.
     #[arg(long, value_name = "N", value_parser = whole::<{ limits::PIDS_LIMIT_MIN }, { limits::PIDS_LIMIT_MAX }>, hide_short_help = true)]
     pub(crate) pids: Option<u32>,
-    /// Size of a sandbox's private /tmp, e.g. 64MiB.
+    /// Size of a sandbox's private /tmp, e.g. 32MiB [default: 64MiB, and at most half of its memory].
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub(crate) tmp: Option<String>,
     /// Requests that one sandbox serves at once; Python runs one per handler process.

@@ -12,6 +12,7 @@ use crate::changes::{self, Change};
 use crate::client::PREPARE_TIMEOUT;
 use crate::command_line;
 use crate::commands::{Context, data_plane_url, function_url};
+use crate::derived::left_open;
 use crate::detect::{Wanted, check, detect};
 use crate::exit::{Exit, Failure};
 use crate::package::{SETTINGS_FILE, pack};
@@ -83,7 +84,7 @@ pub(crate) fn keeping(
     settings: &SettingsArgs,
 ) -> Result<FunctionDocument, Failure> {
     let FunctionDocument { name, runtime, handler, code, .. } = described.clone();
-    let mut document = FunctionDocument { name, runtime, handler, code, ..before.clone() };
+    let mut document = FunctionDocument { name, runtime, handler, code, ..left_open(before.clone()) };
     settings.apply(&mut document)?;
     Ok(document)
 }

@@ -2,6 +2,7 @@
 
 use crate::args::UpdateArgs;
 use crate::commands::{Context, deploy};
+use crate::derived::left_open;
 use crate::exit::{Exit, Failure};
 use crate::settings::SettingsArgs;
 
@@ -14,7 +15,7 @@ pub(crate) async fn run(context: &Context, args: &UpdateArgs) -> Result<Exit, Fa
         )));
     }
     let before = context.client.function(&args.name).await?.function;
-    let mut document = before.clone();
+    let mut document = left_open(before.clone());
     args.settings.apply(&mut document)?;
     let deployed = deploy::register(context, &document, Some(&before), args.wait).await;
     let deployed = deployed.map_err(|failure| args.settings.name_flags(failure))?;

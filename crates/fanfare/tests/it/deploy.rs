@@ -90,6 +90,34 @@ T Registered hello, revision 4";
     assert_eq!(double.held().functions["hello"].1.env.0, []);
 }
 
+/// Nobody has chosen it: it depends on the memory.
+#[tokio::test]
+async fn a_default_that_follows_from_another_setting_is_not_kept_as_if_it_were_chosen() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let deploy = async |args: &[&str]| {
+        fanfare_in(dir.path(), &double.api, &[&["deploy", "hello.py", "--no-wait"], args].concat()).await
+    };
+    assert_eq!(deploy(&["--memory", "32MiB"]).await.code, 0);
+    let run = deploy(&["--memory", "128MiB"]).await;
+    let changed = "\
+T Code is there already
+T Changed memory 32 MiB -> 128 MiB (default)
+T Changed tmp 16 MiB -> 64 MiB (default)
+T Registered hello, revision 2";
+    assert!(run.code == 0 && without_times(&run.stderr).ends_with(changed), "{run:?}");
+    let run = fanfare(&double.api, &["update", "hello", "--no-wait", "--memory", "32MiB"]).await;
+    let changed = "\
+T Changed memory 128 MiB -> 32 MiB
+T Changed tmp 64 MiB -> 16 MiB
+T Registered hello, revision 3";
+    assert_eq!((run.code, without_times(&run.stderr).as_str()), (0, changed));
+    let run = deploy(&["--tmp", "20MiB"]).await;
+    assert!(run.stderr.contains("Kept as it was: memory 32 MiB (--reset"), "{run:?}");
+    let run = deploy(&["--memory", "128MiB"]).await;
+    assert!(run.stderr.contains("Kept as it was: tmp 20 MiB (--reset"), "{run:?}");
+}
+
 #[tokio::test]
 async fn a_settings_file_is_the_whole_truth_and_what_it_undoes_is_said() {
     let double = Double::start().await;
