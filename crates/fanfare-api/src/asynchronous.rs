@@ -24,6 +24,11 @@ pub struct AsyncAcceptedDocument {
 pub struct AsyncInvocationDocument {
     /// Names it.
     pub id: String,
+    /// What its attempts go by in `X-Request-Id`, in logs and where a request is explained: the id of the request that
+    /// brought it, or its own where no client did. 1 to 128 visible ASCII characters; empty from earlier releases.
+    #[serde(default)]
+    #[schema(max_length = 128)]
+    pub request_id: String,
     /// The function.
     pub function: String,
     /// `queued`, `running`, `retrying`, `succeeded`, `failed`, `dead` or `cancelled`.

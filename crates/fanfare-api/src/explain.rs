@@ -20,6 +20,9 @@ pub struct RequestExplanationDocument {
 /// One request that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RequestDocument {
+    /// Its id. Another than the one that was asked for where that is an asynchronous invocation's, of which it is an
+    /// attempt.
+    pub request_id: String,
     /// The data plane that served it.
     pub data_plane: String,
     /// The function that was found for it, by name; absent when there was none.
@@ -78,8 +81,14 @@ pub struct RequestDocument {
 pub enum RequestOutcome {
     /// The function's answer was passed on as a whole.
     Answered,
-    /// The platform answered with a problem.
+    /// The platform answered with a problem, and the function was not given the request.
     Refused,
+    /// The function was given the request, and its time ran out.
+    TimedOut,
+    /// The function was given the request, and its sandbox ended, or its node was lost.
+    Crashed,
+    /// The function was given the request, and hung up or answered no HTTP.
+    Failed,
     /// The function's answer had begun and broke off.
     Cut,
     /// The client left before its end.

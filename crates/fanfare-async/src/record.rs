@@ -31,6 +31,8 @@ pub struct Settings {
     pub age_max: Duration,
     /// Where its end is told.
     pub callback: Option<Arc<str>>,
+    /// The id of the request that brought it, which its attempts go by, too.
+    pub request_id: Option<Arc<str>>,
 }
 
 /// A caller's name for a call: the same name with the same request is the same call.

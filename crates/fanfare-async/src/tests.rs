@@ -108,6 +108,7 @@ fn settings() -> Settings {
         attempts_max: limits::ATTEMPTS_DEFAULT,
         age_max: limits::AGE_DEFAULT,
         callback: None,
+        request_id: None,
     }
 }
 

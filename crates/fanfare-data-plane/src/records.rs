@@ -28,6 +28,8 @@ const ID_INLINE: usize = 36;
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: SmallVec<[u8; ID_INLINE]>,
+    /// The asynchronous invocation that it is an attempt of.
+    pub(crate) invocation: Option<Box<[u8]>>,
     pub(crate) accepted: Timestamp,
     pub(crate) function: Option<FunctionId>,
     /// Requests that waited, and that were in sandboxes, as it arrived.
@@ -63,6 +65,7 @@ impl Entry {
     pub(crate) fn new(id: &[u8], accepted: Timestamp) -> Self {
         Entry {
             id: SmallVec::from_slice(id),
+            invocation: None,
             accepted,
             function: None,
             ahead: 0,
@@ -180,7 +183,7 @@ impl Records {
         }
     }
 
-    /// What is remembered of requests with this id, the latest first.
+    /// What is remembered of requests with this id, or of attempts of the invocation with this id, the latest first.
     pub(crate) fn find(
         &self,
         id: &str,
@@ -191,7 +194,10 @@ impl Records {
         for rings in &self.0 {
             let kept = rings.0.lock();
             for ring in [&kept.notable, &kept.ordinary] {
-                let same = ring.entries.iter().rev().filter(|entry| entry.id[..] == *id.as_bytes());
+                let is = |entry: &&Entry| {
+                    entry.id[..] == *id.as_bytes() || entry.invocation.as_deref() == Some(id.as_bytes())
+                };
+                let same = ring.entries.iter().rev().filter(is);
                 found.extend(same.take(REQUESTS_EXPLAINED_MAX).cloned());
             }
         }
@@ -284,6 +290,19 @@ mod tests {
         let ages: Vec<_> = found.iter().map(|record| record.age.as_millis()).collect();
         assert_eq!(ages, (61..77).collect::<Vec<_>>());
         assert_eq!(found[0].reason, Some(Reason::QueueFull));
+    }
+
+    #[test]
+    fn an_attempt_is_found_by_its_invocation_too() {
+        let records = Records::new(1);
+        for (id, invocation) in
+            [("r1", Some("d1-1")), ("r1", Some("d1-2")), ("d1-3", Some("d1-3")), ("r2", None)]
+        {
+            let invocation = invocation.map(|id: &str| id.as_bytes().into());
+            records.push(0, Entry { invocation, ..warm(id, 1) });
+        }
+        let find = |id: &str| records.find(id, at(9), |_| None).len();
+        assert_eq!(["r1", "d1-1", "d1-2", "d1-3", "r2", "d1"].map(find), [2, 1, 1, 1, 1, 0]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::activity::UnderWay;
-use crate::asynchronous;
+use crate::asynchronous::{self, INVOCATION_ID};
 use crate::body::{Body, Held};
 use crate::clock;
 use crate::core::Core;
@@ -314,6 +314,7 @@ pub(crate) async fn attempt(
     assigned: OnSlot,
 ) -> Result<Response<Body>, Unanswered> {
     let id = parts.headers.get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
+    let invocation = parts.headers.get(INVOCATION_ID).map(|id| id.as_bytes().into());
     let accepted = clock::now();
     let Some(held) = Held::new(core, under_way) else {
         let detail = format!("{} requests are held; no more may be", core.shared.options.requests_max);
@@ -325,6 +326,7 @@ pub(crate) async fn attempt(
     // Its client has left long ago.
     let client = Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), false);
     let mut trail = Trail::new(core.clone(), &id, accepted);
+    trail.attempt_of(invocation);
     let answered = invoke(core, &client, function, work, Unsent::Fresh(payload), held, &mut trail).await;
     answered.map_err(|failure| {
         let problem = failure.problem;

@@ -24,6 +24,13 @@ impl Trail {
         Trail { core, entry: Some(Entry::new(id.as_bytes(), accepted)) }
     }
 
+    /// It is an attempt of an asynchronous invocation, by whose name it is found, too.
+    pub(crate) fn attempt_of(&mut self, invocation: Option<Box<[u8]>>) {
+        if let Some(entry) = &mut self.entry {
+            entry.invocation = invocation;
+        }
+    }
+
     /// It arrived at a function.
     pub(crate) fn arrived(&mut self, function: fanfare_types::FunctionId, place: &Place) {
         if let Some(entry) = &mut self.entry {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_policy::Autoscaler;
+use fanfare_types::limits::REPORT_INTERVAL;
 use fanfare_types::{
     DataPlaneId, FunctionId, FunctionLoad, FunctionRoute, FunctionSpec, NodeId, Reach, RevisionId, SandboxId,
     ScalingPolicy, StartFailure, Timestamp,
@@ -269,23 +270,7 @@ impl Active {
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        let mut sum = Totals::default();
-        for plane in &self.planes {
-            let load = &plane.load;
-            sum.in_flight = sum.in_flight.saturating_add(load.in_flight);
-            sum.queued = sum.queued.saturating_add(load.queued);
-            sum.idle_sandboxes = sum.idle_sandboxes.saturating_add(load.idle_sandboxes);
-            sum.concurrency += load.concurrency_avg;
-            if load.interval_s > 0.0 {
-                sum.requests_per_second += f64::from(load.arrivals) / load.interval_s;
-            }
-            if let Some(seconds) = load.execution_s.filter(|s| s.is_finite() && *s >= 0.0) {
-                // The longest of the views: waiting too little is worse than creating too much.
-                let seen = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-                sum.execution = Some(sum.execution.map_or(seen, |e| e.max(seen)));
-            }
-        }
-        sum
+        totals(&self.planes)
     }
 
     /// Adds a sandbox of the current revision to the counts of its phase.
@@ -368,5 +353,54 @@ impl Active {
             self.decisions.pop_front();
         }
         self.decisions.push_back(Decision { at, sandboxes, reason: reason.into() });
+    }
+}
+
+fn totals(planes: &[PlaneLoad]) -> Totals {
+    let mut sum = Totals::default();
+    for plane in planes {
+        let load = &plane.load;
+        sum.in_flight = sum.in_flight.saturating_add(load.in_flight);
+        sum.queued = sum.queued.saturating_add(load.queued);
+        sum.idle_sandboxes = sum.idle_sandboxes.saturating_add(load.idle_sandboxes);
+        sum.concurrency += load.concurrency_avg;
+        // Windows begin with a request: of a few milliseconds a single one would make a rate of hundreds.
+        sum.requests_per_second +=
+            f64::from(load.arrivals) / load.interval_s.max(REPORT_INTERVAL.as_secs_f64());
+        if let Some(seconds) = load.execution_s.filter(|s| s.is_finite() && *s >= 0.0) {
+            // The longest of the views: waiting too little is worse than creating too much.
+            let seen = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+            sum.execution = Some(sum.execution.map_or(seen, |e| e.max(seen)));
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_of_a_second_at_least() {
+        let rate = |loads: &[(u32, f64)]| {
+            let planes = loads.iter().enumerate().map(|(index, &(arrivals, interval_s))| {
+                let mut plane = PlaneLoad::new(DataPlaneId(u32::try_from(index).unwrap()));
+                plane.load = FunctionLoad { arrivals, interval_s, ..FunctionLoad::default() };
+                plane
+            });
+            totals(&planes.collect::<Vec<_>>()).requests_per_second
+        };
+        let cases: [(&[(u32, f64)], f64); 6] = [
+            (&[], 0.0),
+            (&[(0, 0.0)], 0.0),
+            // One request, 8 ms before the report.
+            (&[(1, 0.008)], 1.0),
+            (&[(500, 1.0)], 500.0),
+            (&[(500, 2.5)], 200.0),
+            (&[(500, 1.0), (1, 0.008)], 501.0),
+        ];
+        for (loads, expected) in cases {
+            assert_eq!(rate(loads), expected, "{loads:?}");
+        }
     }
 }

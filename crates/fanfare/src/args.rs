@@ -353,7 +353,7 @@ Examples:
 
 A data plane remembers its last 8,192 requests that waited, failed or were slow, and its last 8,192 others.")]
 pub(crate) struct ExplainArgs {
-    /// The request's id: every answer has it in X-Request-Id.
+    /// The request's id, which every answer has in X-Request-Id, or an asynchronous invocation's.
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

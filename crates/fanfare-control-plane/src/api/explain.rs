@@ -6,14 +6,10 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use fanfare_api::{
-    OrderDocument, Problem, RequestDocument, RequestExplanationDocument, RequestOutcome, SlotDocument,
-};
+use fanfare_api::{OrderDocument, Problem, RequestDocument, RequestExplanationDocument, SlotDocument};
 use fanfare_engine::{FunctionStatus, Order};
 use fanfare_types::limits::{REQUEST_ID_LEN_MAX, REQUESTS_REMEMBERED_MAX, REQUESTS_REMEMBERED_WARM_MAX};
-use fanfare_types::{
-    DataPlaneId, FunctionId, LogSelect, NodeId, Reason, RequestEnd, RequestRecord, Timestamp,
-};
+use fanfare_types::{DataPlaneId, FunctionId, LogSelect, NodeId, Reason, RequestRecord, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -21,7 +17,7 @@ use super::App;
 use super::extract::Name;
 use super::functions::{decisions, statuses};
 use super::problem::Failure;
-use super::timeline::{ms, stages, summary};
+use super::timeline::{ms, outcome, stages, summary};
 use crate::input::Input;
 use crate::limits::{QUESTION_TIMEOUT, QUESTIONS_MAX};
 use crate::questions::Remembered;
@@ -32,7 +28,7 @@ const SKEW: Duration = Duration::from_millis(50);
 /// Everything that is remembered of a request: where its time went, and why.
 #[utoipa::path(
     get, path = "/v1/requests/{id}", tag = "requests",
-    params(("id" = String, Path, description = "As in the answer's `X-Request-Id`: 1 to 128 visible ASCII characters")),
+    params(("id" = String, Path, description = "As in the answer's `X-Request-Id`, or an asynchronous invocation's: 1 to 128 visible ASCII characters")),
     responses(
         (status = 200, body = RequestExplanationDocument),
         (status = 404, description = "Nothing is remembered of it", body = Problem),
@@ -166,7 +162,7 @@ fn unknown(id: &str, told: &Told) -> Failure {
     let silent = told.silent();
     let asked = told.answers.len();
     let mut detail = format!(
-        "none of the {asked} data planes that answered remembers a request {id:?}: each keeps its last \
+        "none of the {asked} data planes that answered remembers a request or an attempt of {id:?}: each keeps its last \
          {REQUESTS_REMEMBERED_MAX} that waited, failed or were slow, and its last {REQUESTS_REMEMBERED_WARM_MAX} others"
     );
     if let Some(kept) = told.answers.iter().filter_map(|answer| answer.kept).min() {
@@ -203,17 +199,13 @@ impl Behind {
         };
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         RequestDocument {
+            request_id: record.request_id.to_string(),
             data_plane: data_plane.to_owned(),
             function_id: record.function.map(|id| id.to_string()),
             age_s: age.as_secs_f64(),
             time_unix_ms: u64::try_from(wall.saturating_sub(age).as_millis()).unwrap_or(u64::MAX),
             summary: summary(record),
-            outcome: match record.end {
-                RequestEnd::Answered => RequestOutcome::Answered,
-                RequestEnd::Refused => RequestOutcome::Refused,
-                RequestEnd::Cut => RequestOutcome::Cut,
-                RequestEnd::ClientLeft => RequestOutcome::ClientLeft,
-            },
+            outcome: outcome(record),
             status: (record.status > 0).then_some(record.status),
             reason: record.reason.map(|reason| reason.code().to_owned()),
             detail: record.detail.to_string(),

@@ -27,10 +27,11 @@ use super::App;
 use super::body;
 use super::explain;
 use super::extract::Name;
-use super::functions::find;
+use super::functions::{find, statuses};
 use super::problem::Failure;
 use crate::input::Input;
 use crate::limits::{LOG_NODE_TIMEOUT, LOG_QUEUE_LINES, LOG_READERS_MAX, LOG_TAIL_DEFAULT, LOG_TAIL_MAX};
+use crate::registry::Function;
 use crate::view::NodeRef;
 
 /// How often a follower looks for nodes that have come, or whose lines broke off.
@@ -80,7 +81,10 @@ impl LogsQuery {
     params(
         ("name" = String, Path),
         ("tail" = Option<u32>, Query, description = "So many of the last lines: 0 to 10000, default 100"),
-        ("follow" = Option<bool>, Query, description = "Then go on until the client closes"),
+        (
+            "follow" = Option<bool>, Query,
+            description = "Then go on until the client closes, or the function is deleted, which the last line says"
+        ),
         ("since" = Option<String>, Query, description = "Only lines that are not older than this, e.g. `10m`"),
         ("sandbox" = Option<String>, Query, description = "Only lines of this sandbox, e.g. `s10000000007`"),
         (
@@ -169,9 +173,9 @@ impl Reader {
         if tail > 0 && self.tail(tail).await.is_err() {
             return;
         }
-        if follow {
-            // It ends only by leaving.
-            let _ = self.follow(tail).await;
+        if follow && self.follow(tail).await.is_ok() {
+            // Whoever has left is told nothing.
+            let _ = self.say(None, format!("{} was deleted", self.name)).await;
         }
     }
 
@@ -207,7 +211,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Sends lines as nodes write them, also of nodes that come later.
+    /// Sends lines as nodes write them, also of nodes that come later, until the function is deleted and nothing of it
+    /// is left.
     async fn follow(&mut self, tail: u32) -> Result<(), Gone> {
         let mut lines = Lines::new();
         let mut open = BTreeSet::new();
@@ -215,6 +220,7 @@ impl Reader {
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // What was there before is wanted from nodes that were asked for it, and from nodes that come later.
         let mut overlap = if tail == 0 { 0 } else { OVERLAP_LINES };
+        let mut ended = false;
         loop {
             let (out, shutdown) = (self.out.clone(), self.app.shutdown.clone());
             tokio::select! {
@@ -222,6 +228,10 @@ impl Reader {
                 () = out.closed() => return Err(Gone),
                 () = shutdown.cancelled() => return Err(Gone),
                 _ = look.tick() => {
+                    // The last lines may still be on their way when the sandboxes are gone.
+                    if std::mem::replace(&mut ended, self.has_ended().await?) {
+                        return Ok(());
+                    }
                     let mut sources = self.sources().await?;
                     sources.retain(|(node, part)| !open.contains(&(node.id, *part)));
                     open.extend(sources.iter().map(|(node, part)| (node.id, *part)));
@@ -254,6 +264,21 @@ impl Reader {
         self.send(node, line).await
     }
 
+    /// The function, while it is not deleted: another one may have its name by now.
+    fn registered(&self) -> Option<Function> {
+        let function = self.app.registry.function(self.name.as_str());
+        function.filter(|function| self.parts.first() == Some(&function.id.function))
+    }
+
+    /// Whether the function is deleted and nothing of it is left that could write.
+    async fn has_ended(&self) -> Result<bool, Gone> {
+        if self.registered().is_some() {
+            return Ok(false);
+        }
+        let (_, left) = statuses(&self.app, self.parts.clone(), false).await.map_err(|_| Gone)?;
+        Ok(left.iter().all(Option::is_none))
+    }
+
     /// Connected nodes with each part of the function; a source's position is kept unless its node's log has
     /// begun anew.
     async fn sources(&mut self) -> Result<Vec<(NodeRef, FunctionId)>, Gone> {
@@ -261,7 +286,7 @@ impl Reader {
         self.app.engine.send(Input::Nodes { answer }).await.map_err(|_| Gone)?;
         let nodes = answered.await.map_err(|_| Gone)?;
         // Of one that is deleted meanwhile those that there were.
-        if let Some(function) = self.app.registry.function(self.name.as_str()) {
+        if let Some(function) = self.registered() {
             self.parts = function.parts();
         }
         let mut sources = Vec::new();

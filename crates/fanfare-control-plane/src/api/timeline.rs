@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fanfare_api::RequestStageDocument;
-use fanfare_types::{RequestEnd, RequestRecord, SlotRecord, SlotWhy, Stages};
+use fanfare_api::{RequestOutcome, RequestStageDocument};
+use fanfare_types::{Reason, RequestEnd, RequestRecord, SlotRecord, SlotWhy, Stages};
 
 pub(super) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
@@ -62,6 +62,22 @@ fn cold_stages(stages: &Stages, propagate: Duration) -> [(&'static str, Duration
         ("ready", stages.ready, "node: from user code to accepting requests"),
         ("propagate", propagate, "word of need out, and the new slot back to the data plane"),
     ]
+}
+
+/// How it ended. What the platform answered in the function's place is told apart by whether the function had it.
+pub(super) fn outcome(record: &RequestRecord) -> RequestOutcome {
+    match (record.end, record.slot, record.reason) {
+        (RequestEnd::Answered, ..) => RequestOutcome::Answered,
+        (RequestEnd::Cut, ..) => RequestOutcome::Cut,
+        (RequestEnd::ClientLeft, ..) => RequestOutcome::ClientLeft,
+        (RequestEnd::Refused, None, _) => RequestOutcome::Refused,
+        (RequestEnd::Refused, Some(_), reason) => match reason {
+            Some(Reason::RequestTimeout | Reason::IdleTimeout) => RequestOutcome::TimedOut,
+            Some(Reason::SandboxExited | Reason::OutOfMemory | Reason::NodeLost) => RequestOutcome::Crashed,
+            Some(Reason::ConnectionClosed | Reason::BadResponse) => RequestOutcome::Failed,
+            _ => RequestOutcome::Refused,
+        },
+    }
 }
 
 /// What happened, in a few sentences.
@@ -157,7 +173,7 @@ fn seconds(duration: Duration) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use fanfare_types::{Balance, FunctionId, NodeId, Reason, SandboxId};
+    use fanfare_types::{Balance, FunctionId, NodeId, SandboxId};
 
     use super::*;
 
@@ -225,6 +241,39 @@ mod tests {
         let all = stages(&refused, Duration::ZERO);
         assert_eq!((all.len(), all[0].took_ms), (1, 60.0));
         assert!(summary(&refused).ends_with("It was refused with 504 after 60.0 ms: queue-timeout."));
+    }
+
+    #[test]
+    fn what_the_platform_answered_is_told_apart_by_what_the_function_had() {
+        use RequestEnd as End;
+        use RequestOutcome as Outcome;
+        let cases = [
+            (End::Answered, true, None, Outcome::Answered),
+            (End::Answered, true, Some(Reason::HandlerError), Outcome::Answered),
+            (End::Cut, true, Some(Reason::RequestTimeout), Outcome::Cut),
+            (End::ClientLeft, true, None, Outcome::ClientLeft),
+            (End::Refused, false, Some(Reason::QueueFull), Outcome::Refused),
+            (End::Refused, false, Some(Reason::QueueTimeout), Outcome::Refused),
+            // Of its start.
+            (End::Refused, false, Some(Reason::OutOfMemory), Outcome::Refused),
+            (End::Refused, true, Some(Reason::RequestTimeout), Outcome::TimedOut),
+            (End::Refused, true, Some(Reason::IdleTimeout), Outcome::TimedOut),
+            (End::Refused, true, Some(Reason::SandboxExited), Outcome::Crashed),
+            (End::Refused, true, Some(Reason::OutOfMemory), Outcome::Crashed),
+            (End::Refused, true, Some(Reason::NodeLost), Outcome::Crashed),
+            (End::Refused, true, Some(Reason::ConnectionClosed), Outcome::Failed),
+            (End::Refused, true, Some(Reason::BadResponse), Outcome::Failed),
+            (End::Refused, true, Some(Reason::TooLarge), Outcome::Refused),
+        ];
+        for (end, had, reason, expected) in cases {
+            let record = record(SlotWhy::Warm, None);
+            let slot = record.slot.filter(|_| had);
+            assert_eq!(
+                outcome(&RequestRecord { end, slot, reason, ..record }),
+                expected,
+                "{end:?} {reason:?}"
+            );
+        }
     }
 
     #[test]

@@ -112,6 +112,26 @@ fn lines_so_far(text: &[u8]) -> usize {
     text.iter().filter(|b| **b == b'\n').count()
 }
 
+/// Neither does one wait for ever for a function that is no more, nor is it given the lines of the next one of that name.
+#[tokio::test]
+async fn a_follower_of_a_deleted_function_is_told_and_ends() {
+    for again in [false, true] {
+        let world = World::new().await;
+        world.api.create("hello").await;
+        let request = world.api.request("GET", "/v1/functions/hello/logs?follow=true");
+        let body = world.api.open(request.body(Full::default()).unwrap()).await.into_body();
+        assert_eq!(world.api.call("DELETE", "/v1/functions/hello").await.status.as_u16(), 204);
+        if again {
+            world.api.create("hello").await;
+        }
+        let text = soon(body.collect()).await.unwrap().to_bytes();
+        let told: Vec<_> =
+            lines(&text).iter().map(|line| (line["stream"].clone(), line["text"].clone())).collect();
+        assert_eq!(told, [("platform".into(), "hello was deleted".into())], "{again}");
+        world.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn a_follower_does_not_hold_up_the_end() {
     let world = World::new().await;

@@ -28,7 +28,7 @@ use crate::headers::{self, Client};
 use crate::names::Rest;
 use crate::payload::ClientBody;
 use crate::problem::Problem;
-use crate::request_id::random_u64;
+use crate::request_id::{REQUEST_ID, random_u64};
 
 /// `at-least-once` or `at-most-once`.
 const DELIVERY: HeaderName = HeaderName::from_static("x-fanfare-delivery");
@@ -309,7 +309,13 @@ fn settings(headers: &HeaderMap, door: &Door) -> Result<Settings, Problem> {
     if let Some(url) = callback {
         door.reach.check(url).map_err(|why| bad(format!("{CALLBACK} is {:?}: {why}", shown(url))))?;
     }
-    Ok(Settings { delivery, attempts_max, age_max, callback: callback.map(Arc::from) })
+    let request_id = request_id(headers);
+    Ok(Settings { delivery, attempts_max, age_max, callback: callback.map(Arc::from), request_id })
+}
+
+/// The id that the request was given as it came.
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
+    headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(Arc::from)
 }
 
 /// A URL as an error repeats it: without what may be a secret, and not at any length.

@@ -325,6 +325,11 @@ pub(super) fn document(seen: &Seen) -> AsyncInvocationDocument {
     };
     AsyncInvocationDocument {
         id: record.id.to_string(),
+        request_id: record
+            .settings
+            .request_id
+            .as_ref()
+            .map_or_else(|| record.id.to_string(), ToString::to_string),
         function: record.name.to_string(),
         state: seen.kind.word().to_owned(),
         cause: if let State::Dead(cause) = record.state { Some(cause.word().to_owned()) } else { None },

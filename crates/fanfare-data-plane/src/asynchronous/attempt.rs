@@ -27,6 +27,7 @@ use crate::function::{Function, Slot};
 use crate::payload::Payload;
 use crate::problem::REASON;
 use crate::request::{self as requests, SERVER_TIMING};
+use crate::request_id::REQUEST_ID;
 use crate::upstream::Upstream;
 
 /// A result up to this takes no turn.
@@ -148,6 +149,8 @@ impl Attempt {
         let (mut parts, ()) = request.map_err(|_| damaged())?.into_parts();
         parts.headers = kept.headers;
         let id = HeaderValue::try_from(self.id.to_string()).map_err(|_| damaged())?;
+        // What no client sent goes by its own name.
+        parts.headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
         parts.headers.insert(INVOCATION_ID, id);
         parts.headers.insert(ATTEMPT, HeaderValue::from(self.number));
         Ok((parts, kept.trailers, Payload::kept(kept.body, kept.counted)))

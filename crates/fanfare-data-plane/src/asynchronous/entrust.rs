@@ -89,6 +89,7 @@ fn settings(call: &EntrustedCall) -> Settings {
         attempts_max,
         age_max: call.age_max.unwrap_or(limits::AGE_DEFAULT).min(limits::AGE_MAX),
         callback: None,
+        request_id: None,
     }
 }
 

@@ -193,6 +193,7 @@ mod tests {
                 attempts_max: 3,
                 age_max: Duration::from_secs(60),
                 callback: None,
+                request_id: None,
             },
             key: None,
             payload_bytes: 3,

@@ -20,6 +20,8 @@ struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     callback: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<StoredKey>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     payload: Option<StoredPayload>,
@@ -102,6 +104,7 @@ pub(crate) fn encode(record: &Record) -> Vec<u8> {
         attempts_max: record.settings.attempts_max,
         age_max_ms: u64::try_from(record.settings.age_max.as_millis()).unwrap_or(u64::MAX),
         callback: record.settings.callback.as_deref().map(str::to_owned),
+        request_id: record.settings.request_id.as_deref().map(str::to_owned),
         key: record.key.as_ref().map(|key| StoredKey {
             key: key.key.to_string(),
             fingerprint: format!("{:032x}", key.fingerprint),
@@ -161,6 +164,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Record, Unreadable> {
             attempts_max: stored.attempts_max,
             age_max: Duration::from_millis(stored.age_max_ms),
             callback: stored.callback.map(Into::into),
+            request_id: stored.request_id.map(Into::into),
         },
         key: match stored.key {
             Some(key) => Some(IdempotencyKey {
@@ -223,6 +227,7 @@ mod tests {
                 attempts_max: 4,
                 age_max: Duration::from_millis(1_500),
                 callback: Some("https://h/?token=\"x\"".into()),
+                request_id: Some("r \"7\"".into()),
             },
             key: Some(IdempotencyKey { key: "k \"".into(), fingerprint: u128::MAX - 5 }),
             payload: Some(Payload { key: 6, bytes: 11 }),

@@ -133,6 +133,7 @@ async fn keep(
             attempts_max: limits::ATTEMPTS_DEFAULT,
             age_max: limits::AGE_DEFAULT,
             callback: None,
+            request_id: accept::request_id(&request.headers),
         },
         key,
         payload_bytes: payload.len() as u64,

@@ -254,6 +254,7 @@ fn show(
                 ),
             ];
             let mut more = |name, text: Option<String>| lines.extend(text.map(|text| (name, text)));
+            more("request", Some(call.request_id.clone()).filter(|id| !id.is_empty()));
             more("last", call.detail.clone());
             more("reason", call.reason.clone());
             more("result", call.result.as_ref().map(|result| human_bytes(result.bytes)));

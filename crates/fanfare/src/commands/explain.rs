@@ -33,7 +33,7 @@ fn print(printer: &Printer, explanation: &RequestExplanationDocument) -> Result<
         if n > 0 {
             printer.out("")?;
         }
-        one(printer, &explanation.request_id, request)?;
+        one(printer, request)?;
     }
     if !explanation.silent.is_empty() {
         let silent = explanation.silent.join(", ");
@@ -42,7 +42,8 @@ fn print(printer: &Printer, explanation: &RequestExplanationDocument) -> Result<
     Ok(())
 }
 
-fn one(printer: &Printer, id: &str, request: &RequestDocument) -> Result<(), Failure> {
+fn one(printer: &Printer, request: &RequestDocument) -> Result<(), Failure> {
+    let id = &request.request_id;
     let row = |name: &str, value: String| printer.out(format_args!("{name:<10} {value}"));
     row(
         "request",
@@ -86,6 +87,9 @@ fn word(request: &RequestDocument) -> &'static str {
     match request.outcome {
         RequestOutcome::Answered => "answered",
         RequestOutcome::Refused => "refused",
+        RequestOutcome::TimedOut => "timed out in the function",
+        RequestOutcome::Crashed => "crashed in the function",
+        RequestOutcome::Failed => "failed in the function",
         RequestOutcome::Cut => "cut",
         RequestOutcome::ClientLeft => "its client left",
     }

@@ -53,6 +53,7 @@ async fn function_of(context: &Context, request: &str) -> Result<FunctionName, F
 }
 
 pub(crate) async fn copy(context: &Context, name: &FunctionName, args: &LogsArgs) -> Result<Exit, Failure> {
+    let followed = if args.follow { Some(context.client.function(name).await?.id) } else { None };
     let mut lines = context.client.logs(name, args.tail, args.follow, &args.which).await?;
     let mut shown = Shown::default();
     let (mut failures, mut written) = (0, false);
@@ -79,6 +80,8 @@ pub(crate) async fn copy(context: &Context, name: &FunctionName, args: &LogsArgs
                 }
                 return Ok(Exit::Ok);
             }
+            // The last line has said so.
+            Ok(None) if is_deleted(context, name, followed.as_deref()).await => return Ok(Exit::Ok),
             Ok(None) => Failure::platform("the control plane ended the log"),
             Err(failure) if !args.follow => return Err(failure),
             Err(failure) => failure,
@@ -96,6 +99,15 @@ pub(crate) async fn copy(context: &Context, name: &FunctionName, args: &LogsArgs
                 Err(_) => {}
             }
         };
+    }
+}
+
+/// Whether the function that was followed is no more, though another one may have its name by now. What cannot be found
+/// out is not so.
+async fn is_deleted(context: &Context, name: &FunctionName, followed: Option<&str>) -> bool {
+    match context.client.function(name).await {
+        Ok(function) => followed != Some(function.id.as_str()),
+        Err(failure) => failure.is_not_found(),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::in_both_arrangements;
 in_both_arrangements!(
     explain_answers_for_a_cold_a_warm_and_a_queued_request,
     explain_answers_for_a_refused_a_timed_out_and_a_crashed_request,
+    attempts_are_explained_by_their_invocation,
     what_is_not_remembered_is_said_with_how_long_records_are_kept,
 );
 
@@ -100,10 +101,11 @@ async fn explain_answers_for_a_refused_a_timed_out_and_a_crashed_request(cluster
 
     let (request, text) = explained(&cluster, of("request-timeout"));
     assert_eq!(
-        (&request["status"], &request["reason"]),
-        (&504.into(), &"request-timeout".into()),
+        (&request["outcome"], &request["status"], &request["reason"]),
+        (&"timed_out".into(), &504.into(), &"request-timeout".into()),
         "{request}"
     );
+    assert!(text.contains("timed out in the function: 504 request-timeout"), "{text}");
     assert!(request["total_ms"].as_f64().unwrap() >= 2_000.0, "{request}");
     assert!(request["slot"]["sandbox"].as_str().unwrap().starts_with('s'), "{request}");
     assert!(text.contains("did not answer within its 2 s"), "{text}");
@@ -111,8 +113,8 @@ async fn explain_answers_for_a_refused_a_timed_out_and_a_crashed_request(cluster
     let crashed = cluster.call("frail", r#"{"exit":true}"#).await;
     let (request, text) = explained(&cluster, &crashed);
     assert_eq!(
-        (&request["status"], &request["reason"]),
-        (&502.into(), &"sandbox-exited".into()),
+        (&request["outcome"], &request["status"], &request["reason"]),
+        (&"crashed".into(), &502.into(), &"sandbox-exited".into()),
         "{request}"
     );
     assert!(request["detail"].as_str().unwrap().contains("status 9"), "{request}");
@@ -125,6 +127,36 @@ async fn explain_answers_for_a_refused_a_timed_out_and_a_crashed_request(cluster
         (&"function-not-found".into(), &Value::Null),
         "{request}"
     );
+    cluster
+}
+
+async fn attempts_are_explained_by_their_invocation(cluster: Cluster) -> Cluster {
+    let twice = "def handler(e, c):\n    first = c.http['headers']['x-fanfare-attempt'] == '1'\n    \
+                 return {'statusCode': 503 if first else 200, 'body': c.request_id}\n";
+    cluster.deploy_python("twice", twice, &[]);
+    let url = format!("{}/async-function/twice", cluster.data_planes[0]);
+    for fields in [&[][..], &[("x-request-id", "chosen/by.me")]] {
+        let taken = cluster.send("POST", &url, fields, "").await;
+        let (id, request_id) =
+            (taken.json()["id"].as_str().unwrap().to_owned(), taken.header("x-request-id").unwrap());
+        let status = cluster.cli_ok(&["async", "status", &id, "--wait", "30s", "-o", "json"]);
+        let status: Value = serde_json::from_str(&status).unwrap();
+        assert_eq!(
+            (&status["state"], &status["request_id"]),
+            (&"succeeded".into(), &request_id.into()),
+            "{status}"
+        );
+        let json: Value = serde_json::from_str(&cluster.cli_ok(&["explain", &id, "-o", "json"])).unwrap();
+        let attempts: Vec<_> = json["requests"].as_array().unwrap().iter().collect();
+        let told: Vec<_> =
+            attempts.iter().map(|request| (&request["request_id"], &request["status"])).collect();
+        assert_eq!(told, [(&request_id.into(), &200.into()), (&request_id.into(), &503.into())], "{json}");
+        let result =
+            cluster.send("GET", &format!("{}/async/{id}/result", cluster.data_planes[0]), &[], "").await;
+        assert_eq!(result.text(), request_id, "and the function knows it by that, too");
+        let text = cluster.cli_ok(&["explain", request_id]);
+        assert!(text.contains("answered: 503") && text.contains("answered: 200"), "{text}");
+    }
     cluster
 }
 

@@ -44,6 +44,10 @@ pub(crate) struct Held {
     pub(crate) streams: Option<String>,
     /// Proofs do not end.
     pub(crate) slow: bool,
+    /// A function was deleted.
+    pub(crate) deleted: Arc<tokio::sync::Notify>,
+    /// So many functions had the name before.
+    pub(crate) replaced: u32,
     /// Functions have written nothing.
     pub(crate) silent: bool,
     /// Traffic and tags, of every function.
@@ -103,6 +107,13 @@ impl Double {
         let spec = FunctionSpec::try_from(document).unwrap();
         self.held().functions.insert(name.to_owned(), (1, FunctionDocument::from(&spec)));
         self
+    }
+
+    /// Deletes every function, and registers others of the same names.
+    pub(crate) fn replace(&self) {
+        let mut held = self.held();
+        held.replaced += 1;
+        held.deleted.notify_one();
     }
 }
 
@@ -199,7 +210,7 @@ async fn describe(State((_, held)): Shared, Path(name): Path<String>) -> Respons
     let failed = held.broken.contains_key(&name);
     Json(FunctionStatusDocument {
         function: document.clone(),
-        id: "f1".into(),
+        id: format!("f{}", held.replaced + 1),
         revision: *revision,
         serving_revision: held.serving.unwrap_or(*revision),
         state: if failed { FunctionState::Failed } else { FunctionState::Ready },
@@ -322,8 +333,12 @@ async fn rollback(
 }
 
 async fn delete(State((_, held)): Shared, Path(name): Path<String>) -> Response {
-    match held.lock().unwrap().functions.remove(&name) {
-        Some(_) => StatusCode::NO_CONTENT.into_response(),
+    let mut held = held.lock().unwrap();
+    match held.functions.remove(&name) {
+        Some(_) => {
+            held.deleted.notify_one();
+            StatusCode::NO_CONTENT.into_response()
+        }
         None => not_found(&name),
     }
 }
@@ -382,9 +397,14 @@ async fn logs(
         .map(|line| serde_json::to_string(line).unwrap() + "\n")
         .collect();
     if query["follow"] == "true" {
-        // The log never ends by itself.
+        // The log ends by itself only when its function is deleted.
         let first = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
-        let rest = futures_util::stream::pending();
+        let said = serde_json::to_string(&line(LogStreamName::Platform, 4, "it was deleted")).unwrap();
+        let deleted = held.lock().unwrap().deleted.clone();
+        let rest = futures_util::stream::once(async move {
+            deleted.notified().await;
+            Ok(Bytes::from(said + "\n"))
+        });
         return Body::from_stream(futures_util::StreamExt::chain(first, rest)).into_response();
     }
     text.into_response()

@@ -216,6 +216,25 @@ async fn follows_logs_until_interrupted() {
 }
 
 #[tokio::test]
+async fn a_follower_ends_with_its_function_and_follows_no_other_of_its_name() {
+    for again in [false, true] {
+        let double = Double::start().await.with_function("hello");
+        let mut child = command(&double.api, &["logs", "-f", "hello"]).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        for expected in ["[fanfare] started", "one", "two"] {
+            assert_eq!(lines.next_line().await.unwrap().unwrap(), expected);
+        }
+        if again {
+            double.replace();
+        } else {
+            assert_eq!(fanfare(&double.api, &["delete", "hello"]).await.code, 0);
+        }
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("[fanfare] it was deleted"));
+        assert_eq!((child.wait().await.unwrap().code(), lines.next_line().await.unwrap()), (Some(0), None));
+    }
+}
+
+#[tokio::test]
 async fn shows_the_cluster() {
     let double = Double::start().await.with_function("hello");
     let run = fanfare(&double.api, &["status"]).await;
