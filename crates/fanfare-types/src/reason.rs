@@ -105,7 +105,7 @@ reasons! {
     /// The connection to the sandbox ended without an answer, and nothing was heard of the sandbox's own end.
     ConnectionClosed = "connection-closed", 502, "the function closed its socket before it answered, or its node was lost a moment ago; `fanfare logs NAME` has what it wrote";
     /// The sandbox's answer is not HTTP.
-    BadResponse = "bad-response", 502, "the function's answer is not valid HTTP";
+    BadResponse = "bad-response", 502, "have it answer in HTTP; the detail says what is wrong with its answer, `fanfare logs NAME` what it wrote";
     /// The node that ran the sandbox was lost.
     NodeLost = "node-lost", 502, "try again; the request may have been executed";
     /// No sandbox of the function can be started.

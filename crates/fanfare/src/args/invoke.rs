@@ -1,7 +1,7 @@
 //! Calling a function.
 
 use clap::Args as ClapArgs;
-use fanfare_types::FunctionName;
+use fanfare_types::{FunctionName, Tag};
 
 use super::{LaterArgs, duration, function_name};
 use crate::complete::function_names;
@@ -13,13 +13,14 @@ Examples:
   fanfare invoke hello -d '{\"name\": \"Ada\"}'
   fanfare invoke resize -d @photo.jpg -H 'content-type: image/jpeg' > small.jpg
   cat events.json | fanfare invoke ingest -d - --path /v2 -v
+  fanfare invoke hello@canary
   fanfare invoke --async resize -d @photo.jpg --callback https://example.com/done
 
 Exit codes: 0 answered, 1 function error, 2 usage, 3 platform error, 4 not found, 5 timeout")]
 pub(crate) struct InvokeArgs {
-    /// The function.
-    #[arg(value_parser = function_name, add = function_names())]
-    pub(crate) name: FunctionName,
+    /// The function, and which of its tags; otherwise whichever revision its traffic goes to.
+    #[arg(value_name = "NAME[@TAG]", value_parser = tagged_name, add = function_names())]
+    pub(crate) which: (FunctionName, Option<Tag>),
     /// The body: text, @FILE, or - for standard input.
     #[arg(short, long, allow_hyphen_values = true)]
     pub(crate) data: Option<String>,
@@ -43,4 +44,27 @@ pub(crate) struct InvokeArgs {
     pub(crate) data_plane: Option<String>,
     #[command(flatten)]
     pub(crate) later: LaterArgs,
+}
+
+impl InvokeArgs {
+    /// The function.
+    pub(crate) fn name(&self) -> &FunctionName {
+        &self.which.0
+    }
+}
+
+/// `NAME` or `NAME@TAG`.
+fn tagged_name(text: &str) -> Result<(FunctionName, Option<Tag>), String> {
+    match text.split_once('@') {
+        None => Ok((function_name(text)?, None)),
+        Some((name, tag)) => {
+            if let Ok(number) = tag.parse::<u32>() {
+                return Err(format!(
+                    "a revision is called by a tag: `fanfare tag {name} TAG={number}`, then {name}@TAG"
+                ));
+            }
+            let tag = Tag::new(tag).map_err(|allowed| format!("a tag is {allowed}"))?;
+            Ok((function_name(name)?, Some(tag)))
+        }
+    }
 }

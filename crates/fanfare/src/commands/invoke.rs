@@ -37,7 +37,7 @@ pub(crate) async fn run(context: &Context, args: &InvokeArgs) -> Result<Exit, Fa
     let call = async {
         let Some(limit) = args.timeout else { return call.await };
         tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-            let what = format!("{} did not answer within {limit:?}", args.name);
+            let what = format!("{} did not answer within {limit:?}", args.name());
             Err(Failure::new(Exit::Timeout, what).unanswered().next("give it longer with --timeout DURATION, which is this call's; the function's own is set with `fanfare update`"))
         })
     };
@@ -45,13 +45,30 @@ pub(crate) async fn run(context: &Context, args: &InvokeArgs) -> Result<Exit, Fa
         result = call => result,
         () = signals.next() => Err(Failure::new(Exit::Interrupted, "interrupted before the answer's end").unanswered()),
     };
-    result.map_err(|failure| if failure.unanswered { asking_for(&id, args, failure) } else { failure })
+    match result {
+        Err(failure) if failure.unanswered => {
+            let failure =
+                if failure.exit == Exit::Platform { blame(context, &id, failure).await } else { failure };
+            Err(asking_for(&id, args, failure))
+        }
+        result => result,
+    }
+}
+
+/// Whose fault it was that an answer broke off, as far as the platform knows.
+async fn blame(context: &Context, id: &str, failure: Failure) -> Failure {
+    let Ok(explanation) = context.client.explain(id).await else { return failure };
+    let reason = explanation.requests.iter().find_map(|request| request.reason.as_deref());
+    match reason.and_then(known) {
+        Some(reason) => Failure { exit: Exit::of(reason), ..failure.because(reason.code()) },
+        None => failure,
+    }
 }
 
 /// How to ask what became of a request that nobody waits for any more.
 fn asking_for(id: &str, args: &InvokeArgs, failure: Failure) -> Failure {
     let ask = match args.later.later {
-        true => format!("whether the call is kept: `fanfare async list --function {}`", args.name),
+        true => format!("whether the call is kept: `fanfare async list --function {}`", args.name()),
         false => format!("what became of the request: `fanfare explain {id}`"),
     };
     let next = failure.next.as_ref().map_or(ask.clone(), |next| format!("{ask}; {next}"));
@@ -66,7 +83,14 @@ async fn call(context: &Context, args: &InvokeArgs, request: Request<Body>) -> R
     }
     let begin = Instant::now();
     let shown = args.data.as_ref().map(|data| if data == "-" { "@-" } else { data.as_str() });
-    let response = context.client.http().send(request, None, shown).await?;
+    let response = context.client.http().send(request, None, shown).await.map_err(|failure| {
+        if failure.exit != Exit::Platform || failure.unanswered {
+            return failure;
+        }
+        failure.next(
+            "no data plane takes connections there: it has ended, or drains; `fanfare status` shows those there are",
+        )
+    })?;
     let first = begin.elapsed();
     if args.verbose {
         printer.note(format_args!("< {}", response.status()));
@@ -78,8 +102,8 @@ async fn call(context: &Context, args: &InvokeArgs, request: Request<Body>) -> R
     let stated =
         header_text(response.headers(), "content-type").is_some_and(|t| t.starts_with(PROBLEM_CONTENT_TYPE));
     if let (Some(reason), true) = (&reason, stated) {
-        let failure = refused(response, reason).await?.about(args.name.as_str());
-        return context.client.suggesting(&args.name, Err(failure)).await;
+        let failure = refused(response, reason).await?.about(args.name().as_str());
+        return context.client.suggesting(args.name(), Err(failure)).await;
     }
     if args.later.later {
         return asynchronous::accepted(printer, response, args.later.output).await;
@@ -104,10 +128,18 @@ fn summary(status: http::StatusCode, bytes: u64, first: Duration, took: Duration
 
 async fn request(args: &InvokeArgs, base: &Base) -> Result<Request<Body>, Failure> {
     let path = if args.path.starts_with('/') { args.path.clone() } else { format!("/{}", args.path) };
+    let tag = args.which.1.as_ref().map(|tag| format!("@{tag}")).unwrap_or_default();
+    if args.later.later && !tag.is_empty() {
+        return Err(Failure::usage(
+            "a call that is kept goes to whichever revision is current, and to no tag",
+        )
+        .next(format!("leave out --async, or {tag}")));
+    }
     let url = match args.later.later {
-        true => base.join("/async-function/") + args.name.as_str(),
-        false => function_url(&base.join(""), &args.name),
-    } + &path;
+        true => base.join("/async-function/") + args.name().as_str(),
+        false => function_url(&base.join(""), args.name()),
+    } + &tag
+        + &path;
     let (body, length) = body(args.data.as_deref()).await?;
     let default = if args.data.is_some() { Method::POST } else { Method::GET };
     let mut request = Request::builder()
@@ -197,17 +229,19 @@ fn stream(source: impl AsyncRead + Send + Sync + 'static) -> Body {
 pub(super) async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, Failure> {
     let mut bytes = 0;
     let mut last = b'\n';
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| {
-            Failure::platform(format!("the answer broke off after {bytes} bytes: {}", root_cause(&e)))
-                .unanswered()
-        })?;
-        if let Ok(data) = frame.into_data() {
-            bytes += data.len() as u64;
-            last = data.last().copied().unwrap_or(last);
-            printer.bytes(&data)?;
+    let broken = loop {
+        match body.frame().await {
+            None => break None,
+            Some(Err(e)) => break Some(e),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    bytes += data.len() as u64;
+                    last = data.last().copied().unwrap_or(last);
+                    printer.bytes(&data)?;
+                }
+            }
         }
-    }
+    };
     // For people only: what a pipe gets is the answer, byte for byte.
     if last != b'\n' {
         if io::stdout().is_terminal() {
@@ -216,7 +250,13 @@ pub(super) async fn copy(printer: &Printer, mut body: Incoming) -> Result<u64, F
             printer.note("");
         }
     }
-    Ok(bytes)
+    match broken {
+        None => Ok(bytes),
+        Some(e) => {
+            let what = format!("the answer broke off after {bytes} bytes: {}", root_cause(&e));
+            Err(Failure::platform(what).unanswered())
+        }
+    }
 }
 
 /// Whether the answer and what is said about it come out in one place: both are the same file, or the answer goes

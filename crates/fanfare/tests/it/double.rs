@@ -460,7 +460,7 @@ async fn invoke(
     Path((name, path)): Path<(String, String)>,
     request: axum::extract::Request,
 ) -> Response {
-    if !held.lock().unwrap().functions.contains_key(&name) {
+    if !held.lock().unwrap().functions.contains_key(name.split('@').next().unwrap()) {
         return not_found(&name);
     }
     let refuse = |reason| problem(Problem::new(reason, "refused as told").with_request_id("r-9"));

@@ -38,6 +38,23 @@ async fn verbose_shows_headers_and_stages() {
 }
 
 #[tokio::test]
+async fn a_tag_is_called_by_its_name() {
+    let double = Double::start().await.with_function("hello");
+    let run = fanfare(&double.api, &["invoke", "hello@canary", "-v", "--path", "/a"]).await;
+    assert!(run.code == 0 && run.stderr.contains("< x-seen: GET /function/hello@canary/a"), "{run:?}");
+    let cases = [
+        (&["invoke", "hello@3"][..], "`fanfare tag hello TAG=3`, then hello@TAG"),
+        (&["invoke", "hello@-"], "a tag is 1 to"),
+        (&["invoke", "--async", "hello@canary"], "leave out --async, or @canary"),
+        (&["tag", "hello", "blue-"], "as in blue=3; blue= takes it away"),
+    ];
+    for (args, said) in cases {
+        let run = fanfare(&double.api, args).await;
+        assert!(run.code == 2 && run.stderr.contains(said), "{run:?}");
+    }
+}
+
+#[tokio::test]
 async fn bodies_from_files_and_standard_input() {
     let double = Double::start().await.with_function("hello");
     let dir = tempfile::tempdir().unwrap();
@@ -182,6 +199,9 @@ async fn an_api_that_is_not_there() {
         run.stderr.contains("cannot connect to 127.0.0.1:1") && run.stderr.contains("fanfare up"),
         "{run:?}"
     );
+    let double = Double::start().await.with_function("hello");
+    let run = fanfare(&double.api, &["invoke", "hello", "--data-plane", "http://127.0.0.1:1"]).await;
+    assert!(run.code == 3 && run.stderr.contains("or drains; `fanfare status` shows"), "{run:?}");
     let run = fanfare("https://127.0.0.1:1", &["list"]).await;
     assert_eq!(run.code, 2, "{run:?}");
     let double = Double::start().await;

@@ -220,6 +220,29 @@ async fn failures_say_what_and_why() {
 }
 
 /// Until `describe` says all of it: failures are told a moment after their callers were.
+/// Whose fault it is is the data plane's to say, which saw both ends.
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_the_functions_failure() {
+    if !sandboxes_work("an_answer_that_breaks_off_is_the_functions_failure").await {
+        return;
+    }
+    let up = Up::start().await;
+    fs::create_dir(up.dir.path().join("raw")).unwrap();
+    up.write(
+        "raw/main.py",
+        "import os, socket\ns = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))\nwhile True:\n    \
+         c, _ = s.accept()\n    c.recv(65536)\n    c.sendall(b'HTTP/1.1 200 OK\\r\\ncontent-length: 100\\r\\n\\r\\nhi')\n    c.close()\n",
+    );
+    up.write("raw/fanfare.toml", "[handler]\nkind = \"http\"\ncommand = [\"python3\", \"main.py\"]\n");
+    assert_eq!(up.run(&["deploy", "raw"]).await.code, 0);
+    let run = up.run(&["invoke", "raw"]).await;
+    assert_eq!((run.code, run.stdout.as_str()), (1, "hi"), "{run:?}");
+    for part in ["the answer broke off after 2 bytes", "reason: connection-closed", "fanfare explain "] {
+        assert!(run.stderr.contains(part), "{part}: {run:?}");
+    }
+    up.end().await;
+}
+
 async fn described(up: &Up, name: &str, parts: &[&str]) {
     let begin = Instant::now();
     loop {
