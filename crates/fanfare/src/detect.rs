@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fanfare_api::{FieldError, FunctionDocument, HandlerDocument};
-use fanfare_types::{FunctionName, FunctionSpec, limits};
+use fanfare_types::{FunctionName, FunctionSpec};
 
 use crate::exit::Failure;
 use crate::given;
@@ -174,9 +174,19 @@ fn directory_handler(path: &Path, wanted: &Wanted<'_>) -> Result<HandlerDocument
         });
     }
     let known: Vec<&str> = HANDLER_FILES.into_iter().filter(|file| path.join(file).is_file()).collect();
-    let found = match known.first() {
-        Some(file) => (*file).to_owned(),
-        None => only_source(path)?,
+    let found = match known.as_slice() {
+        [file] => (*file).to_owned(),
+        [] => only_source(path)?,
+        many => {
+            let what = format!(
+                "{} holds several files that a handler may be in: {}",
+                path.display(),
+                many.join(", ")
+            );
+            return Err(
+                Failure::usage(what).next(format!("name one with --handler, such as --handler {}", many[0]))
+            );
+        }
     };
     by_extension(&found, handler)
         .ok_or_else(|| Failure::usage(format!("{found} is no handler that is known")))
@@ -223,7 +233,9 @@ fn split_handler(handler: Option<&str>) -> (Option<&str>, Option<&str>) {
     }
 }
 
-/// The name asked for, or the file's or directory's own, made fit for a host name.
+/// The name asked for, or the file's or directory's own in lower case, its spaces as hyphens, without dots and the like at
+/// its ends. Nothing else is made fit: two hyphens in a row would look like a tag's host, and letters that are left out
+/// like another name.
 fn name_of(path: &Path, wanted: &Wanted<'_>) -> Result<String, Failure> {
     if let Some(name) = wanted.name {
         return Ok(name.to_owned());
@@ -234,16 +246,18 @@ fn name_of(path: &Path, wanted: &Wanted<'_>) -> Result<String, Failure> {
     let given = if path.file_name().is_some() { path } else { &full };
     let stem = if full.is_dir() { given.file_name() } else { given.file_stem() };
     let stem = stem.map(|stem| stem.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let name: String = stem
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.') { c } else { '-' })
-        .take(limits::FUNCTION_NAME_LEN_MAX)
-        .collect();
-    let name = name.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned();
-    match FunctionName::new(&name) {
-        Ok(_) => Ok(name),
-        Err(_) => Err(Failure::usage(format!("{} gives no name for the function", path.display()))
-            .next("name it with --name")),
+    let name = stem.split_whitespace().collect::<Vec<_>>().join("-");
+    let name = name.trim_matches(['.', '_', '-']);
+    match FunctionName::new(name) {
+        Ok(_) if !name.contains("--") => Ok(name.to_owned()),
+        Ok(_) => {
+            Err(Failure::usage(format!("the function would be called {name}, which looks like a tag's host"))
+                .next("name it with --name"))
+        }
+        Err(why) => {
+            Err(Failure::usage(format!("{} gives no name for the function: it {why}", path.display()))
+                .next("name it with --name"))
+        }
     }
 }
 
@@ -301,6 +315,11 @@ mod tests {
             protocol: Default::default(),
         };
         assert_eq!(detect("srv").unwrap().handler, program);
+        for strange in ["Größe.py", "öl.py", "a--b.py", "-.py", "a b -c.py"] {
+            fs::write(path.join(strange), "").unwrap();
+            let refused = detect(strange).unwrap_err();
+            assert_eq!(refused.next.as_deref(), Some("name it with --name"), "{strange}: {refused}");
+        }
         assert!(detect("notes.txt").unwrap_err().what.contains("no handler"));
         assert!(detect("missing.py").unwrap_err().what.contains("missing.py"));
     }
@@ -315,6 +334,11 @@ mod tests {
         assert_eq!(detect(&path, &wanted).unwrap().handler, node("work.js"));
         let (_c, path) = dir("two", &[("a.py", ""), ("b.py", "")]);
         assert!(detect(&path, &wanted).unwrap_err().what.contains("a.py, b.py"));
+        let (_e, path_of_both) = dir("both", &[("main.py", ""), ("index.js", ""), ("util.py", "")]);
+        let both = detect(&path_of_both, &wanted).unwrap_err();
+        assert!(both.what.contains("main.py, index.js") && both.next.unwrap().contains("--handler main.py"));
+        let chosen = Wanted { handler: Some("index.js"), ..Wanted::default() };
+        assert_eq!(detect(&path_of_both, &chosen).unwrap().handler, node("index.js"));
         let chosen = Wanted { handler: Some("b.py:run"), ..Wanted::default() };
         assert_eq!(detect(&path, &chosen).unwrap().handler, python("b.py", "run"));
         let (_d, path) = dir("none", &[]);

@@ -60,7 +60,10 @@ fn made(args: &DirigentArgs, emulated: bool) -> Result<Vec<Image>, Failure> {
             "trace" => built_in(false, names),
             "empty" => built_in(true, names),
             "fake" => fake(names),
-            path => from_path(Path::new(path), names)?,
+            path => from_path(Path::new(path), names).map_err(|failure| Failure {
+                what: format!("--dirigent-image {name}={path}: {}", failure.what),
+                ..failure
+            })?,
         });
     }
     Ok(images)

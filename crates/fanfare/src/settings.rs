@@ -9,6 +9,7 @@ use fanfare_types::limits;
 use crate::args::{number, whole};
 use crate::exit::Failure;
 use crate::given::{FileFlag, SecretFlag};
+use crate::suggest;
 
 /// Settings of a function. What is left out keeps its value or its default.
 #[derive(ClapArgs, Clone, Debug, Default, PartialEq)]
@@ -226,11 +227,35 @@ impl SettingsArgs {
         ]
     }
 
+    /// What is to be removed and is not there, one sentence each: a slip, or done already.
+    pub(crate) fn not_there(&self, document: &FunctionDocument) -> Vec<String> {
+        let kinds: [(&str, &[String], Vec<&str>); 3] = [
+            ("--unset-env", &self.unset_env, document.env.0.iter().map(|(name, _)| name.as_str()).collect()),
+            ("--unset-secret", &self.unset_secret, document.secrets.keys().map(String::as_str).collect()),
+            ("--unset-file", &self.unset_file, document.files.keys().map(String::as_str).collect()),
+        ];
+        let absent = |(flag, given, there): &(&str, &[String], Vec<&str>)| {
+            let missing = given.iter().filter(|name| !there.contains(&name.as_str()));
+            let sentence = |name: &String| {
+                let meant = suggest::closest(name, there.iter().copied());
+                let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+                format!("{flag} {name}: {} has none of that name{meant}", document.name)
+            };
+            missing.map(sentence).collect::<Vec<_>>()
+        };
+        kinds.iter().flat_map(absent).collect()
+    }
+
     fn apply_env(&self, document: &mut FunctionDocument) -> Result<(), Failure> {
         for name in &self.unset_env {
             document.env.unset(name);
         }
         for given in &self.env {
+            let name = given.split_once('=').map_or(given.as_str(), |(name, _)| name);
+            if name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                let what = format!("--env: {name:?} is no name of a variable");
+                return Err(Failure::usage(what).next("give each variable by itself: --env A=1 --env B=2"));
+            }
             match given.split_once('=') {
                 Some((name, value)) => document.env.set(name, value),
                 None => {
@@ -315,6 +340,22 @@ mod tests {
         };
         let expected = [("A", "9"), ("C", "x=y")].map(|(n, v)| (n.to_owned(), v.to_owned()));
         assert_eq!(applied(&settings).env, expected);
+        for slip in ["A B=1", "A\tB", " A=1"] {
+            let wrong = SettingsArgs { env: vec![slip.into()], ..SettingsArgs::default() };
+            let failure = wrong.apply(&mut registered()).unwrap_err();
+            assert!(failure.what.contains("no name of a variable"), "{slip}: {failure}");
+        }
+        let removed = SettingsArgs {
+            unset_env: vec!["B".into(), "AA".into(), "TYPO".into()],
+            ..SettingsArgs::default()
+        };
+        let mut document = registered();
+        document.env.set("AAA", "3");
+        let expected = [
+            "--unset-env AA: f has none of that name; did you mean AAA?",
+            "--unset-env TYPO: f has none of that name",
+        ];
+        assert_eq!(removed.not_there(&document), expected);
         let absent = SettingsArgs { env: vec!["FANFARE_NO_SUCH_VARIABLE".into()], ..SettingsArgs::default() };
         assert!(absent.apply(&mut registered()).is_err());
     }

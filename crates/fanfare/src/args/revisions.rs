@@ -108,7 +108,10 @@ fn share(text: &str) -> Result<(Target, u32), String> {
 
 /// `TAG=REVISION`, or `TAG=`.
 fn tag(text: &str) -> Result<(String, Option<Target>), String> {
-    let (tag, revision) = text.split_once('=').ok_or("give a tag and its revision, as in canary=3")?;
+    let (tag, revision) = text.split_once('=').ok_or_else(|| {
+        let tag = text.trim_end_matches('-');
+        format!("give a tag and its revision, as in {tag}=3; {tag}= takes it away")
+    })?;
     let tag = Tag::new(tag).map_err(|allowed| format!("a tag is {allowed}"))?.to_string();
     Ok((tag, if revision.is_empty() { None } else { Some(target(revision)?) }))
 }

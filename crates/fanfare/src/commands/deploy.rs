@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fanfare_api::{DeployOutcome, DeployResult, FunctionDocument, FunctionState, HandlerDocument};
-use fanfare_types::{FunctionName, HumanDuration};
+use fanfare_types::{FunctionName, HumanDuration, Reason};
 use serde::Serialize;
 
 use crate::advice;
@@ -58,6 +58,9 @@ async fn replace(
 ) -> Result<Deployed, Failure> {
     let name = FunctionName::new(&described.name).map_err(|e| Failure::usage(format!("the name {e}")))?;
     let before = context.client.registered(&name).await?;
+    if let (Some(before), Some(settings)) = (&before, keep) {
+        settings.not_there(before).iter().for_each(|missing| context.printer.warning(missing));
+    }
     let document = match (&before, keep) {
         (Some(before), Some(settings)) => keeping(before, &described, settings)?,
         _ => described.clone(),
@@ -109,6 +112,22 @@ fn mend(failure: Failure, document: &FunctionDocument) -> Failure {
     }
     if failure.exit != Exit::Function {
         return failure;
+    }
+    if failure.is(Reason::HandlerNotFound)
+        && !failure.what.contains("there is no file")
+        && let HandlerDocument::Python { handler, .. } | HandlerDocument::Node { handler, .. } =
+            &document.handler
+    {
+        return failure.next(format!(
+            "call the function that is to be run {handler}, or say what it is called with --handler :NAME, then `{}` again",
+            command_line::again()
+        ));
+    }
+    if failure.is(Reason::NotListening) {
+        return failure.next(format!(
+            "have it listen on $PORT, then `{}` again, with a longer --start-timeout where it does listen there in the end",
+            command_line::again()
+        ));
     }
     failure.next(format!(
         "mend it, then `{}` again; `fanfare logs {name}` has all that it wrote",

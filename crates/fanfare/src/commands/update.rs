@@ -15,6 +15,7 @@ pub(crate) async fn run(context: &Context, args: &UpdateArgs) -> Result<Exit, Fa
         )));
     }
     let before = context.client.function(&args.name).await?.function;
+    args.settings.not_there(&before).iter().for_each(|missing| context.printer.warning(missing));
     let mut document = left_open(before.clone());
     args.settings.apply(&mut document)?;
     let deployed = deploy::register(context, &document, Some(&before), args.wait).await;

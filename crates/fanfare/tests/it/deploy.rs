@@ -414,6 +414,28 @@ async fn an_interrupted_deployment_says_what_stays() {
 }
 
 #[tokio::test]
+async fn what_is_missing_is_what_the_hint_asks_for() {
+    let double = Double::start().await;
+    let dir = hello("x");
+    let cases = [
+        (
+            Reason::NotListening,
+            "hint: have it listen on $PORT, then `fanfare deploy hello.py` again, with a longer --start-timeout",
+        ),
+        (
+            Reason::HandlerNotFound,
+            "hint: call the function that is to be run handler, or say what it is called with --handler :NAME",
+        ),
+        (Reason::StartFailed, "hint: mend it, then `fanfare deploy hello.py` again"),
+    ];
+    for (reason, hint) in cases {
+        double.held().broken.insert("hello".into(), Problem::new(reason, "as told"));
+        let run = fanfare_in(dir.path(), &double.api, &["deploy", "hello.py"]).await;
+        assert!(run.code == 1 && run.stderr.contains(hint), "{run:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_wait_that_is_over_is_no_failed_start() {
     let double = Double::start().await;
     double.held().slow = true;
