@@ -188,7 +188,7 @@ impl Engine {
         if let Some(ordered) = ordered {
             let reason = match order.create >= unprompted {
                 true => format!("demand: {}", order.reason),
-                false => format!("autoscaler: {} wanted, {have} there", have + unprompted),
+                false => format!("autoscaler: {} wanted, {have} ready or starting", have + unprompted),
             };
             self.note_order(now, id, ordered, cause, reason.into());
         } else if have == 0 {

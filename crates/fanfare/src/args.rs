@@ -97,7 +97,7 @@ pub(crate) struct GlobalArgs {
 /// For every command with a result.
 #[derive(ClapArgs, Clone, Copy, Debug)]
 pub(crate) struct OutputArgs {
-    /// How the result is printed.
+    /// How the result is printed; why there is none is text.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
 }

@@ -43,6 +43,12 @@ pub(crate) fn owner(address: SocketAddr) -> Option<Owner> {
     })
 }
 
+/// Whether another process of this program listens at one of these addresses.
+pub(crate) fn another_of_us(addresses: &[SocketAddr]) -> bool {
+    let us = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    addresses.iter().any(|address| owner(*address).is_some_and(|owner| owner.name == us.trim_end()))
+}
+
 /// Refuses listeners of one process that would keep each other out. Port 0 is any that is free.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use crate::exit::Failure;
 use crate::ports;
 
 /// What a second platform on this machine needs.
-const BESIDE_HINT: &str = "stop the one that is running, or give this one places of its own: --data-dir DIR --run-dir \
+pub(crate) const BESIDE_HINT: &str = "stop the one that is running, or give this one places of its own: --data-dir DIR --run-dir \
                            DIR --listen 127.0.0.1:0 --api-listen 127.0.0.1:0 --grpc-listen 127.0.0.1:0";
 
 /// What a second node on this machine needs, whose data directory and ports may be its own already.

@@ -75,8 +75,14 @@ pub(crate) struct DemoArgs {
 Examples:
   fanfare doctor
   fanfare doctor --listen 127.0.0.1:18080 --api-listen 127.0.0.1:19091
-  fanfare doctor -o json")]
+  fanfare doctor --strict && systemctl start fanfare
+  fanfare doctor -o json
+
+Exit codes: 0 functions can run here, 1 something is lacking (with --strict), 3 nothing works or something is left behind")]
 pub(crate) struct DoctorArgs {
+    /// End with 1 where anything is lacking, though functions can run.
+    #[arg(long)]
+    pub(crate) strict: bool,
     #[command(flatten)]
     pub(crate) dirs: DirArgs,
     /// Where functions are, or are to be, called.

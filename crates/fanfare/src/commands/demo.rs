@@ -247,7 +247,9 @@ fn print(printer: Printer, report: &Report) -> Result<(), Failure> {
         rows.push(row("deployed", function.deploy_ms, function.what.to_owned()));
         rows.push(row("cold start", function.cold_ms, "as its caller saw it".to_owned()));
         for (stage, value) in &function.cold_stages_ms {
-            rows.push(vec![format!("  {stage}"), time(*value), String::new()]);
+            // What a cold request queues for is made up of the others.
+            let indent = if matches!(stage.as_str(), "queue" | "execute") { "  " } else { "    " };
+            rows.push(vec![format!("{indent}{stage}"), time(*value), String::new()]);
         }
         rows.push(row("warm, median", function.warm_p50_ms, format!("{} calls", function.warm_calls)));
         rows.push(row("warm, 99 %", function.warm_p99_ms, String::new()));

@@ -30,6 +30,8 @@ const ORPHANS_SHOWN: usize = 20;
 /// What was found: the schema of `-o json`.
 #[derive(Debug, Serialize)]
 struct Report {
+    /// The worst of the checks' verdicts; `failed` where something is left behind.
+    verdict: Verdict,
     checks: Vec<Check>,
     orphans: Vec<String>,
 }
@@ -44,7 +46,7 @@ struct Check {
     fix: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     Ok,
@@ -68,6 +70,17 @@ impl Check {
     }
 }
 
+impl Verdict {
+    /// 3 where nothing works or something is left behind; with `strict` 1 where anything is lacking.
+    fn exit(self, strict: bool) -> Exit {
+        match self {
+            Verdict::Failed => Exit::Platform,
+            Verdict::Lacking if strict => Exit::Function,
+            Verdict::Lacking | Verdict::Ok => Exit::Ok,
+        }
+    }
+}
+
 /// Ends with 0 when everything can run and nothing is left behind.
 pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Failure> {
     let data_dir = args.dirs.data_dir()?;
@@ -85,15 +98,16 @@ pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Fai
         Failure::platform(format!("cannot look for orphans in {}: {e}", run_dir.display()))
             .next("run it as the user who runs the node")
     })?;
-    let orphans = found.iter().map(|orphan| format!("{} {}", orphan.kind, orphan.what)).collect();
-    let report = Report { checks, orphans };
+    let orphans: Vec<String> =
+        found.iter().map(|orphan| format!("{} {}", orphan.kind, orphan.what)).collect();
+    let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+    let verdict = if orphans.is_empty() { worst } else { Verdict::Failed };
+    let report = Report { verdict, checks, orphans };
     match args.output.output {
         Output::Json | Output::Yaml => printer.document(args.output.output, &report)?,
         Output::Text | Output::Wide | Output::Name | Output::Url => print(printer, &report)?,
     }
-    let failed =
-        report.checks.iter().any(|check| check.verdict == Verdict::Failed) || !report.orphans.is_empty();
-    Ok(if failed { Exit::Platform } else { Exit::Ok })
+    Ok(report.verdict.exit(args.strict))
 }
 
 /// What isolates sandboxes here, as a runtime reports it that is started in a scratch directory for this.
@@ -249,4 +263,22 @@ fn print(printer: Printer, report: &Report) -> Result<(), Failure> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_a_failure_only_where_that_is_asked_for() {
+        let cases = [
+            (Verdict::Ok, Exit::Ok, Exit::Ok),
+            (Verdict::Lacking, Exit::Ok, Exit::Function),
+            (Verdict::Failed, Exit::Platform, Exit::Platform),
+        ];
+        for (verdict, exit, strict) in cases {
+            assert_eq!((verdict.exit(false), verdict.exit(true)), (exit, strict), "{verdict:?}");
+        }
+        assert!(Verdict::Ok < Verdict::Lacking && Verdict::Lacking < Verdict::Failed);
+    }
 }

@@ -40,7 +40,11 @@ pub(crate) async fn run(args: &UpArgs, printer: Printer) -> Result<Exit, Failure
         dirigent: dirigent::images(&args.dirigent, matches!(sandboxes, Sandboxes::Emulated { .. })).await?,
     };
     let mut local = tokio::select! {
-        started = Local::start(options) => started?,
+        // Once for all that the other one holds, and not port after port.
+        started = Local::start(options) => started.map_err(|failure| {
+            let addresses = [args.listen, args.api_listen, args.grpc_listen];
+            if ports::another_of_us(&addresses) { failure.next(roles::BESIDE_HINT) } else { failure }
+        })?,
         () = signals.next() => return Err(Failure::said(Exit::Platform)),
     };
     welcome(&local, sandboxes, printer)?;

@@ -44,8 +44,8 @@ pub(crate) struct Held {
     pub(crate) streams: Option<String>,
     /// Proofs do not end.
     pub(crate) slow: bool,
-    /// A function was deleted.
-    pub(crate) deleted: Arc<tokio::sync::Notify>,
+    /// By name: told when the function is deleted.
+    pub(crate) deleted: BTreeMap<String, Arc<tokio::sync::Notify>>,
     /// So many functions had the name before.
     pub(crate) replaced: u32,
     /// Functions have written nothing.
@@ -113,7 +113,7 @@ impl Double {
     pub(crate) fn replace(&self) {
         let mut held = self.held();
         held.replaced += 1;
-        held.deleted.notify_one();
+        held.deleted.values().for_each(|deleted| deleted.notify_one());
     }
 }
 
@@ -336,7 +336,7 @@ async fn delete(State((_, held)): Shared, Path(name): Path<String>) -> Response 
     let mut held = held.lock().unwrap();
     match held.functions.remove(&name) {
         Some(_) => {
-            held.deleted.notify_one();
+            held.deleted.entry(name).or_default().notify_one();
             StatusCode::NO_CONTENT.into_response()
         }
         None => not_found(&name),
@@ -400,7 +400,7 @@ async fn logs(
         // The log ends by itself only when its function is deleted.
         let first = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
         let said = serde_json::to_string(&line(LogStreamName::Platform, 4, "it was deleted")).unwrap();
-        let deleted = held.lock().unwrap().deleted.clone();
+        let deleted = held.lock().unwrap().deleted.entry(name).or_default().clone();
         let rest = futures_util::stream::once(async move {
             deleted.notified().await;
             Ok(Bytes::from(said + "\n"))

@@ -219,7 +219,6 @@ async fn failures_say_what_and_why() {
     up.end().await;
 }
 
-/// Until `describe` says all of it: failures are told a moment after their callers were.
 /// Whose fault it is is the data plane's to say, which saw both ends.
 #[tokio::test]
 async fn an_answer_that_breaks_off_is_the_functions_failure() {
@@ -243,6 +242,7 @@ async fn an_answer_that_breaks_off_is_the_functions_failure() {
     up.end().await;
 }
 
+/// Until `describe` says all of it: failures are told a moment after their callers were.
 async fn described(up: &Up, name: &str, parts: &[&str]) {
     let begin = Instant::now();
     loop {
@@ -366,7 +366,11 @@ async fn a_taken_port_names_its_owner() {
     let run = fanfare("", &[&["up", "--api-listen", address][..], &flags[..]].concat()).await;
     let owner = format!("held by fanfare (process {})", up.server.child.id().unwrap());
     assert_eq!(run.code, 3, "{run:?}");
-    assert!(run.stderr.contains(&owner) && run.stderr.contains("--api-listen"), "{run:?}");
+    assert!(run.stderr.contains(&owner), "{run:?}");
+    // All that is needed beside it, and not only for the port that was tried first.
+    for flag in ["--data-dir DIR", "--run-dir DIR", "--listen ", "--api-listen ", "--grpc-listen "] {
+        assert!(run.stderr.contains(flag), "{flag}: {run:?}");
+    }
     let run = fanfare(
         "",
         &["up", "--data-dir", &path(&up.dir, "data"), "--run-dir", &run_dir, "--api-listen", free],
