@@ -141,7 +141,7 @@ T Registered app, revision 3";
 /// The README's example names every setting, and works.
 #[tokio::test]
 async fn the_settings_file_in_the_readme_names_every_setting_and_is_valid() {
-    let readme = include_str!("../../../../README.md");
+    let readme = include_str!("../../../../docs/functions.md");
     let example = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let double = Double::start().await;
     let dir = hello("x");
