@@ -23,15 +23,18 @@ use crate::changes;
 use crate::clock::Clock;
 use crate::deliveries::Deliveries;
 use crate::entrusting::Entrusting;
-use crate::input::{Input, Prepared};
-use crate::limits::{ENGINE_BATCH_MAX, PREPARE_WAITERS_MAX};
-use crate::proofs::{Proof, Proofs};
+use crate::input::Input;
+use crate::limits::ENGINE_BATCH_MAX;
+use crate::proofs::Proofs;
 use crate::questions::Questions;
-use crate::registry::{Found, SecretReader, Visible};
+use crate::registry::{SecretReader, Visible};
 use crate::view::{Counters, NodeRef};
 
 mod asking;
+mod preparing;
 mod views;
+
+use preparing::Preparing;
 
 pub(crate) struct EngineLoop {
     engine: Engine,
@@ -64,13 +67,6 @@ pub(crate) struct EngineLoop {
 struct Lost {
     nodes: BTreeSet<NodeId>,
     data_planes: BTreeSet<DataPlaneId>,
-}
-
-/// A proof that is under way, and who waits for it.
-#[derive(Debug)]
-struct Preparing {
-    name: FunctionName,
-    waiters: Vec<oneshot::Sender<Prepared>>,
 }
 
 /// What earlier terms left of functions.
@@ -404,43 +400,6 @@ impl EngineLoop {
         }
     }
 
-    fn prepare(&mut self, revision: RevisionId, spec: Arc<FunctionSpec>, answer: oneshot::Sender<Prepared>) {
-        // Those who asked and left make room first.
-        if self.preparing_count >= PREPARE_WAITERS_MAX {
-            for preparing in self.preparing.values_mut() {
-                preparing.waiters.retain(|waiter| !waiter.is_closed());
-            }
-            self.preparing_count = self.preparing.values().map(|preparing| preparing.waiters.len()).sum();
-        }
-        if self.preparing_count >= PREPARE_WAITERS_MAX {
-            // Dropping the answer says that there was none.
-            return;
-        }
-        self.preparing_count += 1;
-        let preparing = || Preparing { name: spec.name.clone(), waiters: Vec::new() };
-        self.preparing.entry(revision).or_insert_with(preparing).waiters.push(answer);
-        self.step(Event::PrepareRequested { id: revision, spec });
-    }
-
-    fn prepared(
-        &mut self,
-        by: Option<NodeId>,
-        revision: RevisionId,
-        result: Result<(), StartFailure>,
-        has_started: bool,
-    ) {
-        let Some(Preparing { name, waiters }) = self.preparing.remove(&revision) else { return };
-        self.preparing_count -= waiters.len();
-        let node =
-            by.and_then(|id| self.nodes.get(id)).map_or_else(|| Arc::from(""), |peer| peer.name.clone());
-        let found = match &result {
-            Ok(()) => Found::Starts,
-            Err(failure) => Found::Fails { failure: failure.clone(), has_started },
-        };
-        let answer = result.map(|()| node);
-        self.proofs.keep(Proof { name, revision, found, waiters, answer });
-    }
-
     fn tell_nodes(&mut self, messages: Vec<(NodeRef, ToNode)>) {
         for (node, message) in messages {
             let peer = self.nodes.get(node.id).filter(|peer| peer.stream == node.stream);
@@ -483,11 +442,7 @@ impl EngineLoop {
                 Command::Prepared { revision, result, has_started } => {
                     self.prepared(prepared_by, revision, result, has_started);
                 }
-                Command::Recovered { name, revision } => {
-                    let answer = Ok(Arc::from(""));
-                    let proof = Proof { name, revision, found: Found::Starts, waiters: Vec::new(), answer };
-                    self.proofs.keep(proof);
-                }
+                Command::Recovered { name, revision } => self.recovered(name, revision),
                 Command::TrafficSwitched(function) => {
                     tracing::info!(%function, "its requests are shared as was asked");
                     let told = |(of, _): &mut (FunctionId, oneshot::Sender<()>)| *of == function;
