@@ -151,10 +151,9 @@ impl Engine {
         }
         let held: BTreeMap<SandboxId, u32> =
             leases.iter().map(|lease| (lease.sandbox, lease.slots)).collect();
-        self.reconcile_leases(now, id, &held, out);
-        for sandbox in condemned {
-            self.condemned_or_gone(now, id, sandbox, out);
-        }
+        let mut to_condemn = self.reconcile_leases(now, id, &held, out);
+        to_condemn.extend(condemned.into_iter().filter(|sandbox| self.still_there(id, *sandbox, out)));
+        self.condemn_all(now, &to_condemn, out);
         if newcomer {
             self.data_plane_joined(id, out);
         } else {
@@ -170,14 +169,15 @@ impl Engine {
         self.pursue_all(now, out);
     }
 
-    /// Takes a data plane's word for what it holds: whatever else was on its way to it never arrived.
+    /// Takes a data plane's word for what it holds: whatever else was on its way to it never arrived. Sandboxes that it
+    /// cannot hold slots of are to be condemned, and nothing granted before that.
     fn reconcile_leases(
         &mut self,
         now: Timestamp,
         data_plane: DataPlaneId,
         held: &BTreeMap<SandboxId, u32>,
         out: &mut Vec<Command>,
-    ) {
+    ) -> Vec<SandboxId> {
         let void = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
         let mut to_condemn = Vec::new();
         self.drop_claims(data_plane);
@@ -221,23 +221,17 @@ impl Engine {
                 self.stop_if_returned(now, id, out);
             }
         }
-        // Replacing them may grant slots: only now, when all that is not in the hello is known to be void.
-        for sandbox in to_condemn {
-            self.condemned(now, sandbox, out);
-        }
+        to_condemn
     }
 
-    /// A data plane condemned this sandbox and has not heard the end of it.
-    fn condemned_or_gone(
-        &mut self,
-        now: Timestamp,
-        data_plane: DataPlaneId,
-        id: SandboxId,
-        out: &mut Vec<Command>,
-    ) {
-        if self.sandboxes.contains_key(&id) {
-            self.condemned_by(now, data_plane, id, out);
-        } else if self.recovering && id.epoch() < self.config.epoch {
+    /// A data plane condemned this sandbox and has not heard the end of it. Whether it is there to be condemned here.
+    fn still_there(&mut self, data_plane: DataPlaneId, id: SandboxId, out: &mut Vec<Command>) -> bool {
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            // Without a slot it is still to be told of the end.
+            sandbox.lease(data_plane, 0);
+            return true;
+        }
+        if self.recovering && id.epoch() < self.config.epoch {
             let claim = self.claims.entry(id).or_default();
             claim.condemned = true;
             if claim.leases.iter().all(|(holder, _)| *holder != data_plane) {
@@ -246,6 +240,19 @@ impl Engine {
         } else {
             let cause = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
             self.tell_data_plane(data_plane, ToDataPlane::Gone { sandbox: id, cause }, out);
+        }
+        false
+    }
+
+    /// Condemns all of them before anything is replaced: that may grant slots, which none of these has.
+    fn condemn_all(&mut self, now: Timestamp, sandboxes: &[SandboxId], out: &mut Vec<Command>) {
+        let mut functions = BTreeSet::new();
+        for id in sandboxes {
+            functions.extend(self.sandboxes.get(id).map(|sandbox| sandbox.revision.function));
+            self.condemn(now, *id, out);
+        }
+        for function in functions {
+            self.pursue(now, function, Default::default(), out);
         }
     }
 

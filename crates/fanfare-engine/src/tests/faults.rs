@@ -512,3 +512,25 @@ fn an_earlier_revision_makes_way_under_a_new_leader_too() {
         assert_eq!(left, [2], "nobody asks for the earlier one any more: {late}");
     }
 }
+
+#[test]
+fn what_a_hello_condemns_is_granted_to_nobody() {
+    let mut world = World::small(10, 1, Scaling { max: 2, ..Scaling::default() });
+    world.add_plane(E);
+    world.arrive(D, F, 2);
+    world.start_all();
+    let busy: Vec<_> = world.planes[&D].held.keys().copied().collect();
+    assert_eq!(busy.len(), 2);
+    world.arrive(E, F, 2);
+    world.settle();
+    // Both run out of time while D has no stream: user code runs on, and only D knows.
+    world.planes.get_mut(&D).unwrap().connected = false;
+    world.time_out(D);
+    world.time_out(D);
+    world.connect_plane(D);
+    let granted = |m: &ToDataPlane| matches!(m, ToDataPlane::Grant { sandbox, .. } if busy.contains(sandbox));
+    assert!(!world.planes[&E].to.iter().any(granted), "replacing the first one granted the second");
+    world.start_all();
+    world.finish(E, 2);
+    assert_eq!(world.served, 2);
+}
