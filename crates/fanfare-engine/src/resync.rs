@@ -17,6 +17,14 @@ use crate::function::Function;
 use crate::nodes::Node;
 use crate::sandbox::Phase;
 
+/// What follows from a data plane's leases, in this order.
+struct Reconciled {
+    /// It cannot hold slots of these.
+    to_condemn: Vec<SandboxId>,
+    /// On their way out, and perhaps nobody holds slots of these any more.
+    returned: Vec<SandboxId>,
+}
+
 /// Functions in one message of a resync.
 const FUNCTIONS_PER_MESSAGE: usize = 256;
 
@@ -151,9 +159,13 @@ impl Engine {
         }
         let held: BTreeMap<SandboxId, u32> =
             leases.iter().map(|lease| (lease.sandbox, lease.slots)).collect();
-        let mut to_condemn = self.reconcile_leases(now, id, &held, out);
+        let Reconciled { mut to_condemn, returned } = self.reconcile_leases(id, &held, out);
         to_condemn.extend(condemned.into_iter().filter(|sandbox| self.still_there(id, *sandbox, out)));
         self.condemn_all(now, &to_condemn, out);
+        // Those that are condemned are killed by now; these are idle.
+        for sandbox in returned {
+            self.stop_if_returned(now, sandbox, out);
+        }
         if newcomer {
             self.data_plane_joined(id, out);
         } else {
@@ -173,13 +185,12 @@ impl Engine {
     /// cannot hold slots of are to be condemned, and nothing granted before that.
     fn reconcile_leases(
         &mut self,
-        now: Timestamp,
         data_plane: DataPlaneId,
         held: &BTreeMap<SandboxId, u32>,
         out: &mut Vec<Command>,
-    ) -> Vec<SandboxId> {
+    ) -> Reconciled {
         let void = GoneCause { exit: ExitCause::Stopped, log_tail: Arc::from("") };
-        let mut to_condemn = Vec::new();
+        let (mut to_condemn, mut returned) = (Vec::new(), Vec::new());
         self.drop_claims(data_plane);
         for (sandbox, slots) in held {
             if self.recovering && !self.sandboxes.contains_key(sandbox) && sandbox.epoch() < self.config.epoch
@@ -218,10 +229,10 @@ impl Engine {
                 self.lease(id, data_plane, now_held);
             }
             if retiring {
-                self.stop_if_returned(now, id, out);
+                returned.push(id);
             }
         }
-        to_condemn
+        Reconciled { to_condemn, returned }
     }
 
     /// A data plane condemned this sandbox and has not heard the end of it. Whether it is there to be condemned here.

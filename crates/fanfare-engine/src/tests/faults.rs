@@ -534,3 +534,22 @@ fn what_a_hello_condemns_is_granted_to_nobody() {
     world.finish(E, 2);
     assert_eq!(world.served, 2);
 }
+
+#[test]
+fn what_a_hello_condemns_is_killed_though_it_was_on_its_way_out() {
+    let mut world = World::small(10, 1, Scaling::default());
+    world.arrive(D, F, 1);
+    world.start_all();
+    let busy = *world.nodes[&N].sandboxes.first_key_value().unwrap().0;
+    // An update wants the slot back, and the request runs out of time while D has no stream.
+    world.set_function(F, 2, spec("f", 1, Scaling::default()));
+    world.start_all();
+    world.planes.get_mut(&D).unwrap().connected = false;
+    world.time_out(D);
+    world.connect_plane(D);
+    let stops = world.nodes[&N].to.iter().filter_map(|m| match m {
+        ToNode::Stop { sandbox, mode } if *sandbox == busy => Some(*mode),
+        _ => None,
+    });
+    assert_eq!(stops.collect::<Vec<_>>(), [StopMode::Kill], "user code runs in it");
+}
