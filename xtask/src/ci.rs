@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{api_proof, licences, packages, readme, root, sim, tidy};
+use crate::{api_proof, licences, mutants, packages, readme, root, sim, tidy};
 
 type Step = (&'static str, fn() -> Result<(), String>);
 
@@ -17,6 +17,7 @@ const STEPS: &[Step] = &[
     ("docs", docs),
     ("test", || crate::run("cargo", &["test", "--workspace", "--locked"])),
     ("sim", || sim::run_with(&[])),
+    ("mutants", || mutants::run(&[])),
     ("shims", shims),
     ("release", || crate::run("cargo", &["build", "--release", "--locked", "--package", "fanfare"])),
     ("demo", || crate::run("target/release/fanfare", &["demo"])),

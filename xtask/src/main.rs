@@ -1,5 +1,5 @@
 //! Tasks of this workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask readme`, `cargo xtask
-//! api-proof`, `cargo xtask sim`, `cargo xtask fuzz`, `cargo xtask cgroup2`, `cargo xtask bench`.
+//! api-proof`, `cargo xtask sim`, `cargo xtask mutants`, `cargo xtask fuzz`, `cargo xtask cgroup2`, `cargo xtask bench`.
 
 mod api_proof;
 mod bench;
@@ -7,6 +7,7 @@ mod cgroup2;
 mod ci;
 mod fuzz;
 mod licences;
+mod mutants;
 mod packages;
 mod readme;
 mod sim;
@@ -23,6 +24,7 @@ Usage: cargo xtask TASK
   readme     run the commands of README.md and docs/ as a reader would
   api-proof  hold the control API to its OpenAPI document: `api-proof [--seed N] [--binary PATH]`
   sim        run the cluster in virtual time, with faults: `sim [--seeds N] [--from SEED] [--scenario NAME] [--told]`
+  mutants    break decisions on purpose, and see the simulator find it: `mutants [NAME…]`
   fuzz       look for input that breaks a parser: `fuzz [--seconds N] [TARGET…]`
   cgroup2    run the `process` runtime on a kernel with cgroup v2 alone, in a virtual machine:
              `cgroup2 [--suite NAME] [--accel kvm] [FILTER…]`
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Some("api-proof") => api_proof::run_with(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("sim") => sim::run_with(&args[1..]),
+        Some("mutants") => mutants::run(&args[1..]),
         Some("cgroup2") => cgroup2::run(&args[1..]),
         Some("bench") => bench::run(&args[1..]),
         _ => {

@@ -35,6 +35,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     check_pure_crates(root, &mut breaches)?;
     check_promises(root, &files, &mut breaches);
     check_links(root, &files, &mut breaches);
+    crate::mutants::check(root, &mut breaches);
     if breaches.is_empty() {
         return Ok(());
     }

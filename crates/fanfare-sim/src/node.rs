@@ -289,6 +289,10 @@ impl World<'_> {
         let (life, machine_life) = (node.life, node.machine.life);
         if let Some(body) = node.machine.bodies.get_mut(&sandbox) {
             body.ending = true;
+            if mode == StopMode::Graceful && !body.running.is_empty() {
+                let running = body.running.len();
+                self.did.disturbed.push(format!("{sandbox} on node {index} runs {running} requests"));
+            }
             if !body.ready {
                 // Its creation is called off.
                 body.creation += 1;

@@ -65,7 +65,7 @@ pub fn draw(name: &str, seed: u64) -> Option<Scenario> {
     let healed_at = faults.until + HEALING;
     let last = healed_at + PROOF;
     let changes = if *known == "calm" { Vec::new() } else { changes(&functions, faults.until, &mut rng) };
-    let arrivals = arrivals(&functions, &faults, last, &mut rng);
+    let arrivals = arrivals(&functions, &changes, &faults, last, &mut rng);
     let create_max = rng.random_range(10..500);
     Some(Scenario {
         name: (*known).to_owned(),
@@ -213,16 +213,37 @@ fn changes(functions: &[FunctionSpec], until: Timestamp, rng: &mut Rng) -> Vec<P
     changes
 }
 
-fn arrivals(functions: &[FunctionSpec], faults: &Faults, last: Timestamp, rng: &mut Rng) -> Vec<Arrival> {
-    let mut arrivals = Vec::new();
-    for (function, spec) in functions.iter().enumerate() {
-        let pause_ms = rng.random_range(100..2_000_u64);
-        // With faults, more than it can serve now and then; later no more than half of that.
+/// Requests that all revisions of a function can serve at once.
+fn slots(function: usize, functions: &[FunctionSpec], changes: &[PlannedChange]) -> u64 {
+    let revision = |planned: &PlannedChange| match &planned.change {
+        Change::Update(spec) | Change::Register(spec) if planned.function == function => {
+            Some((**spec).clone())
+        }
+        _ => None,
+    };
+    let revisions = std::iter::once(functions[function].clone()).chain(changes.iter().filter_map(revision));
+    let slots = revisions.map(|spec| {
         let sandboxes = match spec.scaling.policy {
             ScalingPolicy::Fixed(sandboxes) => sandboxes.min(spec.scaling.max),
             _ => spec.scaling.max,
         };
-        let slots = u64::from(sandboxes) * u64::from(spec.sizing.concurrency);
+        u64::from(sandboxes) * u64::from(spec.sizing.concurrency)
+    });
+    slots.min().unwrap_or(1)
+}
+
+fn arrivals(
+    functions: &[FunctionSpec],
+    changes: &[PlannedChange],
+    faults: &Faults,
+    last: Timestamp,
+    rng: &mut Rng,
+) -> Vec<Arrival> {
+    let mut arrivals = Vec::new();
+    for function in 0..functions.len() {
+        let pause_ms = rng.random_range(100..2_000_u64);
+        // With faults, more than it can serve now and then; later no more than half of that.
+        let slots = slots(function, functions, changes);
         let long_ms = rng.random_range(5..800);
         let mut at = Timestamp::from_millis(1_000 + rng.random_range(0..pause_ms));
         while at < last {

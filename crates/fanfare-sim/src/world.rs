@@ -69,6 +69,8 @@ pub(crate) struct Did {
     pub(crate) strays: Vec<String>,
     /// Requests that got a slot before others that had waited longer.
     pub(crate) overtaken: Vec<String>,
+    /// Sandboxes that were stopped in good order while user code ran in them.
+    pub(crate) disturbed: Vec<String>,
 }
 
 impl<'a> World<'a> {
@@ -293,5 +295,6 @@ impl Did {
         self.obeyed.clear();
         self.strays.clear();
         self.overtaken.clear();
+        self.disturbed.clear();
     }
 }

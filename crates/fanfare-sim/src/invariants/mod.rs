@@ -8,6 +8,7 @@ mod concurrency;
 mod consistency;
 mod drains;
 mod epochs;
+mod idle;
 pub(crate) mod kpa;
 mod leaks;
 mod ledger;
@@ -28,6 +29,7 @@ const NONE: Check = |_| None;
 const ALL: &[(&str, Check, Check, Check)] = &[
     ("answered_once", answered_once::after_event, NONE, answered_once::at_rest),
     ("concurrency", concurrency::after_event, NONE, NONE),
+    ("idle", idle::after_event, NONE, NONE),
     ("order", order::after_event, NONE, NONE),
     ("epochs", epochs::after_event, NONE, epochs::at_rest),
     ("consistency", NONE, consistency::now, consistency::now),
