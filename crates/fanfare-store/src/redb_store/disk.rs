@@ -13,6 +13,10 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()>;
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
+    /// The newest revision that was said to be durable, as far as that was noted.
+    fn acknowledged(&self) -> io::Result<u64>;
+    /// Notes that a revision is durable. The note need not be: it is never ahead of what is, whatever is lost.
+    fn acknowledge(&self, revision: u64) -> io::Result<()>;
 }
 
 /// The real file; holds the directory's lock for as long as it lives.
@@ -46,5 +50,13 @@ impl Disk for FileDisk {
 
     fn sync(&self) -> io::Result<()> {
         self.file.file.sync_data()
+    }
+
+    fn acknowledged(&self) -> io::Result<u64> {
+        self.file.note.read()
+    }
+
+    fn acknowledge(&self, revision: u64) -> io::Result<()> {
+        self.file.note.write(revision)
     }
 }

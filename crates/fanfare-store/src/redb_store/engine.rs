@@ -12,6 +12,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageError, Table, Table
 use super::backend::Backend;
 use super::disk::Disk;
 use super::format::io_error;
+use super::note;
 use crate::limits::SCAN_ENTRIES_MAX;
 use crate::{Committed, Entry, Op, Page, Revision, Scan, StoreError, Txn};
 
@@ -100,9 +101,17 @@ impl Engine {
             write.abort().map_err(|e| wrong(e.into()))?;
         } else {
             write.commit().map_err(|e| wrong(e.into()))?;
+            self.note(newest);
         }
         self.newest = newest;
         Ok(verdicts)
+    }
+
+    /// Without the note nothing is lost but a warning: what it would say later is what a damaged page has taken.
+    fn note(&self, newest: Revision) {
+        if let Err(error) = self.disk.acknowledge(newest.0) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot note how far the store has come");
+        }
     }
 
     /// After a failed write the database refuses everything until it has read its file again.
@@ -231,6 +240,15 @@ fn open_database(path: &Path, disk: &Arc<dyn Disk>) -> Result<(Database, Revisio
         Ok(opened) => opened.map_err(|error| storage_error(path, "open it", error))?,
         Err(_) => return Err(corrupt("its pages contradict each other".to_owned())),
     };
+    let acknowledged =
+        disk.acknowledged().map_err(|error| io_error(path, "read the note beside it", error))?;
+    if newest.0 < acknowledged {
+        return Err(corrupt(format!(
+            "a page of its newest state is, and the state before lacks what was acknowledged (revision {acknowledged}, \
+             and it has {newest}); to go on from there all the same, remove {} beside it",
+            note::FILE_NAME
+        )));
+    }
     backend.release().map_err(|error| io_error(path, "open it", error))?;
     Ok((database, newest))
 }

@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::note::Note;
 use crate::StoreError;
 
 /// The format that this version writes, and the newest that it reads.
@@ -24,6 +25,7 @@ const FILE_NAME: &str = "store.fanfare";
 pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
+    pub(crate) note: Note,
     /// Locked while this is open.
     _directory: File,
 }
@@ -51,7 +53,8 @@ pub(crate) fn open(
     };
     let file = file.map_err(|error| io_error(&path, "open it", error))?;
     check_header(&file, &path)?;
-    Ok(OpenFile { file, path, _directory: handle })
+    let note = Note::open(directory).map_err(|error| io_error(&path, "open the note beside it", error))?;
+    Ok(OpenFile { file, path, note, _directory: handle })
 }
 
 /// The first page of a new file.
@@ -83,8 +86,11 @@ fn draft(directory: &Path, handle: &File) -> io::Result<OpenFile> {
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     file.write_all_at(&header(), 0)?;
+    // Of a store that was here before: this one begins anew.
+    let note = Note::open(directory)?;
+    note.write(0)?;
     // The lock is that of the open directory, which both handles share.
-    Ok(OpenFile { file, path, _directory: handle.try_clone()? })
+    Ok(OpenFile { file, path, note, _directory: handle.try_clone()? })
 }
 
 fn publish(draft: &Path, path: &Path, handle: &File) -> io::Result<()> {

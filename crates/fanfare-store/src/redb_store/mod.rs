@@ -1,16 +1,18 @@
 //! Everything in one file of this machine.
 //!
 //! The file is a page of our own followed by a `redb` database, a copy-on-write B-tree whose pages are all checksummed.
-//! Opening verifies all of them. A crash leaves the newest transaction whole or undone, told by its checksums; so if
-//! the medium damages exactly those pages before the next start, that one transaction is taken for unfinished. One thread writes: it takes what has queued, applies each transaction in order within one
-//! database transaction, makes that durable with one fsync and then answers all of them. Readers see the last durable
-//! state and never wait for the writer.
+//! Opening verifies all of them. A crash leaves the newest transaction whole or undone, told by its checksums;
+//! damage to exactly those pages looks the same, and is told from it by a note of what was acknowledged ([`note`]).
+//! One thread writes: it takes what has queued, applies each transaction in order within one database transaction, makes
+//! that durable with one fsync and then answers all of them. Readers see the last durable state and never wait for the
+//! writer.
 
 mod backend;
 mod committer;
 mod disk;
 mod engine;
 mod format;
+mod note;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -22,6 +22,7 @@ pub(crate) struct SimDisk(Arc<Sim>);
 struct Sim {
     state: Mutex<SimState>,
     full: AtomicBool,
+    note: AtomicU64,
     /// Writes until the power fails; then nothing succeeds.
     power: Mutex<Option<usize>>,
 }
@@ -80,7 +81,9 @@ impl SimDisk {
                 change.make(&mut bytes);
             }
         }
-        SimDisk::with(bytes)
+        let after = SimDisk::with(bytes);
+        after.0.note.store(self.0.note.load(Ordering::SeqCst), Ordering::SeqCst);
+        after
     }
 
     /// Lets the power fail at the write after so many.
@@ -134,6 +137,15 @@ impl Disk for SimDisk {
         for change in std::mem::take(&mut state.unsynced) {
             change.make(&mut state.durable);
         }
+        Ok(())
+    }
+
+    fn acknowledged(&self) -> io::Result<u64> {
+        Ok(self.0.note.load(Ordering::SeqCst))
+    }
+
+    fn acknowledge(&self, revision: u64) -> io::Result<()> {
+        self.0.note.store(revision, Ordering::SeqCst);
         Ok(())
     }
 }

@@ -84,6 +84,48 @@ async fn what_is_not_ours_or_newer_is_refused_untouched() {
     }
 }
 
+#[tokio::test]
+async fn a_damaged_page_takes_back_nothing_that_was_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(directory.path()).unwrap();
+    let keys: Vec<String> = (0..20).map(|i| format!("key-{i}")).collect();
+    for key in &keys {
+        let ops = vec![Op::Put(key.clone(), vec![7; 2_000].into())];
+        store.commit(Txn { ops, ..Txn::default() }).await.unwrap();
+    }
+    // As `kill -9` leaves them.
+    let names = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> =
+        names.map(|name| (name.clone(), std::fs::read(directory.path().join(name)).unwrap())).collect();
+    store.close().await;
+    let (_, whole) = left.iter().find(|(name, _)| *name == FILE).unwrap();
+    let mut for_going_back = 0;
+    for page in (1..whole.len() / 4_096).filter(|page| whole[page * 4_096..][..4_096] != [0; 4_096]) {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, bytes) in &left {
+            std::fs::write(directory.path().join(name), bytes).unwrap();
+        }
+        let file = directory.path().join(FILE);
+        patch(&file, page as u64 * 4_096, &[0xa5; 4_096]);
+        let before = std::fs::read(&file).unwrap();
+        match RedbStore::open(directory.path()) {
+            Ok(store) => {
+                for key in &keys {
+                    let found = store.get(key.clone()).await.unwrap();
+                    assert!(found.is_some(), "{key} is gone with page {page}");
+                }
+                store.close().await;
+            }
+            Err(error) => {
+                assert!(matches!(error, StoreError::Corrupt { .. }), "page {page}: {error:?}");
+                assert_eq!(std::fs::read(&file).unwrap(), before, "page {page}");
+                for_going_back += usize::from(error.to_string().contains("acknowledged"));
+            }
+        }
+    }
+    assert!(for_going_back > 0, "no page would have the database go back");
+}
+
 fn patch(file: &Path, offset: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(file).unwrap().write_all_at(bytes, offset).unwrap();
 }

@@ -99,6 +99,8 @@ async fn a_log_that_is_not_ours_damaged_or_newer_is_refused_and_left_as_it_is() 
     // Of a later version, and not a log of calls.
     for (value, newer) in [("fanfare-async 2", true), ("fanfare-other 1", false)] {
         std::fs::write(&file, &good).unwrap();
+        // An older state is put back on purpose: what was noted of the newer one goes with it.
+        std::fs::remove_file(log.path().join("store.fanfare.acknowledged")).unwrap();
         let store = RedbStore::open(log.path()).unwrap();
         let ops = vec![Op::Put("format".into(), value.into())];
         store.commit(Txn { ops, ..Txn::default() }).await.unwrap();
@@ -116,6 +118,7 @@ async fn a_log_that_is_not_ours_damaged_or_newer_is_refused_and_left_as_it_is() 
     }
     // In use.
     std::fs::write(&file, &good).unwrap();
+    std::fs::remove_file(log.path().join("store.fanfare.acknowledged")).unwrap();
     let keeping = Keeping::at(log, vec![hello()], |_| {}).await;
     let in_use = DataPlane::start(
         Options { asynchronous: Some(options(keeping.log.path())), ..Options::default() },
