@@ -17,6 +17,8 @@ use subtle::ConstantTimeEq;
 const GITHUB_SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
 const GITHUB_DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");
 const STRIPE_SIGNATURE: HeaderName = HeaderName::from_static("stripe-signature");
+/// Bytes of a token that are in no field by chance.
+const TOKEN_BYTES_UNLIKELY: usize = 8;
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
@@ -102,6 +104,12 @@ pub(crate) fn without_token(key: &[u8], headers: &mut HeaderMap, target: &str) -
     if headers.get_all(AUTHORIZATION).iter().any(is_key) {
         headers.remove(AUTHORIZATION);
     }
+    // Proxies and browsers repeat the URL in fields of their own.
+    let repeats = |name: &&HeaderName| headers.get_all(*name).iter().any(|value| repeats(value, key));
+    let repeating: Vec<HeaderName> = headers.keys().filter(repeats).cloned().collect();
+    for name in repeating {
+        headers.remove(name);
+    }
     let Some((path, query)) = target.split_once('?') else { return target.to_owned() };
     let is_other = |pair: &&str| !token_of(pair).is_some_and(|token| token.is(key));
     let rest: Vec<_> = query.split('&').filter(is_other).collect();
@@ -109,6 +117,16 @@ pub(crate) fn without_token(key: &[u8], headers: &mut HeaderMap, target: &str) -
         true => path.to_owned(),
         false => format!("{path}?{}", rest.join("&")),
     }
+}
+
+/// Whether a field's value is the token, or has it: within a URL, or anywhere where it is too long to be there by chance.
+fn repeats(value: &HeaderValue, key: &[u8]) -> bool {
+    let bytes = value.as_bytes();
+    let has =
+        |bytes: &[u8]| key.len() >= TOKEN_BYTES_UNLIKELY && bytes.windows(key.len()).any(|part| part == key);
+    let is_token = |pair: &str| token_of(pair).is_some_and(|token| token.is(key));
+    let text = value.to_str().unwrap_or_default();
+    bytes.trim_ascii() == key || has(bytes) || text.split(['?', '&', '#', ';', ' ']).any(is_token)
 }
 
 /// The key as it is used: a secret that was written by an editor ends with a line.
