@@ -7,6 +7,8 @@ use chrono_tz::Tz;
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 
+mod fields;
+
 use crate::{EXPRESSION_BYTES_MAX, ZONE_BYTES_MAX};
 
 /// An instant of the wall clock: milliseconds since 1970 in UTC, without leap seconds.
@@ -111,6 +113,9 @@ impl Calendar {
         let is_hollow = |field: &str| field.split(',').any(str::is_empty);
         if expression.split_whitespace().any(is_hollow) {
             let why = "a list has an empty item".to_owned();
+            return Err(CalendarError::Expression { expression: expression.to_owned(), why });
+        }
+        if let Some(why) = fields::wrong(expression) {
             return Err(CalendarError::Expression { expression: expression.to_owned(), why });
         }
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();

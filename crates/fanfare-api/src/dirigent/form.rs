@@ -38,6 +38,12 @@ impl Form {
         self.0.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| &**value)
     }
 
+    /// Checks that each of these names has one value at most: of several, the one that counts would be anybody's guess.
+    pub(super) fn once(&self, names: &[&str]) -> Result<(), FieldError> {
+        let twice = names.iter().find(|name| self.all(name).nth(1).is_some());
+        twice.map_or(Ok(()), |name| Err(FieldError::new(*name, "given twice", "once")))
+    }
+
     /// The same as a number.
     pub(super) fn number<T: FromStr>(&self, name: &str, allowed: &str) -> Result<Option<T>, FieldError> {
         let Some(text) = self.text(name) else { return Ok(None) };

@@ -19,6 +19,20 @@ const STARTUP_ENV: [(&str, &str); 2] = [
     ("iteration_multiplier", "ITERATIONS_MULTIPLIER"),
     ("cold_start_busy_loop_ms", "COLD_START_BUSY_LOOP_MS"),
 ];
+/// Fields that have one value.
+const SINGLE: [&str; 11] = [
+    "name",
+    "image",
+    "prepull_mode",
+    "requested_gpu",
+    "scaling_upper_bound",
+    "scaling_lower_bound",
+    "requested_cpu",
+    "requested_memory",
+    "cold_start_sweep",
+    "iteration_multiplier",
+    "cold_start_busy_loop_ms",
+];
 const PREPULL_MODES: [&str; 5] = ["none", "all_sync", "all_async", "one_sync", "one_async"];
 
 /// What a form registers: an image under a name, with its scale and its reservations.
@@ -49,6 +63,7 @@ impl DirigentRegistration {
     pub fn from_form(bytes: &[u8]) -> Result<Self, FieldError> {
         const COUNT: &str = "a whole number, at least 0";
         let form = Form::parse(bytes)?;
+        form.once(&SINGLE)?;
         let required = |field: &str, what: &str| {
             form.text(field).map(str::to_owned).ok_or_else(|| FieldError::missing(field, what))
         };

@@ -100,6 +100,9 @@ fn a_form_that_is_wrong_is_refused_by_field() {
         ("name=f&image=i&env_vars=SECRET", "env_vars"),
         ("name=f&image=i&env_vars=PORT%3D80", "env.PORT"),
         ("name=f%FF&image=i", "body"),
+        ("name=f&name=g&image=i", "name"),
+        ("name=f&image=i&image=i", "image"),
+        ("name=f&image=i&requested_cpu=1&requested_cpu=2", "requested_cpu"),
     ];
     for (form, field) in cases {
         let error = registered(form).expect_err(form);

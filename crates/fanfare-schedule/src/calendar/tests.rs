@@ -87,6 +87,46 @@ fn instants_are_shown_by_their_own_clock() {
 }
 
 #[test]
+fn a_field_has_its_bounds_and_no_other_fields_names() {
+    for (expression, says) in [
+        ("60 * * * *", "the minute is \"60\"; it may be 0 to 59"),
+        ("* 24 * * *", "the hour is \"24\"; it may be 0 to 23"),
+        ("0 0 0 * *", "the day of the month is \"0\"; it may be 1 to 31, L or W"),
+        ("* * * 13 *", "the month is \"13\"; it may be 1 to 12, or JAN to DEC"),
+        ("* * * * 8", "the day of the week is \"8\"; it may be 0 to 7, or SUN to SAT"),
+        ("61 * * * * *", "the second is \"61\"; it may be 0 to 59"),
+        ("1,5-70/2 * * * *", "the minute is \"70\""),
+        ("JAN * * * *", "the minute is \"JAN\""),
+        ("0 MON * * *", "the hour is \"MON\""),
+        ("0 0 feb * *", "the day of the month is \"feb\""),
+        ("0 0 * SUN *", "the month is \"SUN\""),
+        ("0 0 * * JAN", "the day of the week is \"JAN\""),
+        ("L * * * *", "the minute is \"L\""),
+    ] {
+        let error = Calendar::cron(expression, "UTC", Wall(0)).expect_err(expression).to_string();
+        assert!(error.contains(says), "{expression}: {error}");
+    }
+    for expression in [
+        "0 0 L * *",
+        "0 0 15W * *",
+        "0 0 LW * *",
+        "0 0 * JAN-MAR,dec *",
+        "0 0 * * mon-FRI",
+        "0 0 * * FRI#2",
+        "0 0 * * 5#L",
+        "0 0 * * 5L",
+        "0 0 ? * 7",
+        "*/90 * * * *",
+        "0-59/7 0-23 1-31 1-12 0-7",
+        "@daily",
+        "@Hourly",
+    ] {
+        let ours = super::fields::wrong(expression);
+        assert_eq!(ours, None, "{expression}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_what_is_wrong() {
     let refused = |expression: &str, zone: &str| Calendar::cron(expression, zone, Wall(0)).unwrap_err();
     for expression in [
