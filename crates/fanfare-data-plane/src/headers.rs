@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT,
-    FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
@@ -220,21 +220,12 @@ impl Client {
     /// Appends this hop to `X-Forwarded-For` and `Forwarded` (RFC 7239). `X-Forwarded-Proto` and `-Host` have no place
     /// for more than one hop: what a proxy in front has said stays.
     pub(crate) fn append(&self, headers: &mut HeaderMap) {
-        let seen = match headers.get(X_FORWARDED_FOR) {
-            None => self.for_field.clone(),
-            Some(_) => appended(headers, &X_FORWARDED_FOR, &self.for_field),
-        };
-        headers.insert(X_FORWARDED_FOR, seen);
-        let own = self.forwarded(headers.get(HOST));
-        let all = if headers.contains_key(FORWARDED) { appended(headers, &FORWARDED, &own) } else { own };
-        headers.insert(FORWARDED, all);
-        if !headers.contains_key(X_FORWARDED_PROTO) {
-            headers.insert(X_FORWARDED_PROTO, self.proto.clone());
-        }
-        if !headers.contains_key(X_FORWARDED_HOST)
-            && let Some(host) = headers.get(HOST).cloned()
-        {
-            headers.insert(X_FORWARDED_HOST, host);
+        let host = headers.get(HOST).cloned();
+        append(headers, X_FORWARDED_FOR, self.for_field.clone());
+        append(headers, FORWARDED, self.forwarded(host.as_ref()));
+        headers.entry(X_FORWARDED_PROTO).or_insert_with(|| self.proto.clone());
+        if let Some(host) = host {
+            headers.entry(X_FORWARDED_HOST).or_insert(host);
         }
     }
 
@@ -262,9 +253,17 @@ impl Client {
     }
 }
 
-/// The values of a list field, as one, with another at its end.
-fn appended(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> HeaderValue {
-    joined(headers.get_all(name).iter().chain([last]), b", ").unwrap_or_else(|| last.clone())
+/// Puts a value at the end of a list field, of which there is one afterwards.
+fn append(headers: &mut HeaderMap, name: HeaderName, last: HeaderValue) {
+    match headers.entry(name) {
+        Entry::Vacant(place) => {
+            place.insert(last);
+        }
+        Entry::Occupied(mut there) => {
+            let all = joined(there.iter().chain([&last]), b", ").unwrap_or(last);
+            there.insert(all);
+        }
+    }
 }
 
 fn joined<'a>(values: impl IntoIterator<Item = &'a HeaderValue>, separator: &[u8]) -> Option<HeaderValue> {

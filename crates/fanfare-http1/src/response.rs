@@ -58,9 +58,13 @@ pub(crate) fn parse(head: &Bytes, method: &Method) -> Result<Head, Malformed> {
     Ok(Head { response, framing, keep_alive })
 }
 
+/// Fields that a proxy adds to a response. A map that has to grow for them is made twice; and servers that keep the map
+/// for the next request's fields, as hyper does, have room for what is added to those.
+const FIELDS_ADDED: usize = 8;
+
 /// Fields that httparse found in `block`, as slices of it.
 pub(crate) fn fields(block: &Bytes, parsed: &[httparse::Header<'_>]) -> Result<HeaderMap, Malformed> {
-    let mut headers = HeaderMap::with_capacity(parsed.len());
+    let mut headers = HeaderMap::with_capacity(parsed.len() + FIELDS_ADDED);
     for field in parsed {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Malformed::Field)?;
         let value = if field.value.is_empty() { Bytes::new() } else { block.slice_ref(field.value) };
