@@ -56,7 +56,7 @@ async fn large_heads_are_refused_with_431() {
 
 #[tokio::test]
 async fn heads_of_as_many_fields_as_are_allowed_are_read_and_larger_ones_refused() {
-    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let (rig, control) = Rig::synced(vec![hello()]).await;
     let sandbox = RawSandbox::new(rig.dir(), 1);
     control.grant(1, &sandbox.endpoint, 1, None);
     let of_fields = |count: usize| {
