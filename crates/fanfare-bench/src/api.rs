@@ -35,6 +35,11 @@ impl Api {
         self.ask(&registration(document)?).map(|_| ())
     }
 
+    /// Removes a function.
+    pub(crate) fn delete(&self, name: &str) -> Result<()> {
+        self.ask(&request("DELETE", &format!("/v1/functions/{name}"), "", b"")).map(|_| ())
+    }
+
     /// Has a node make everything of a function ready but its sandboxes.
     pub(crate) fn prepare(&self, name: &str) -> Result<()> {
         self.ask(&request("POST", &format!("/v1/functions/{name}/prepare"), "", b"")).map(|_| ())

@@ -44,12 +44,14 @@ pub(crate) enum Name {
     Cold,
     /// Many requests at once to a function at zero, beside the bare runtime.
     Surge,
-    /// Durable registrations.
+    /// Durable registrations, and a start that finds them.
     Register,
-    /// Memory of registered functions.
+    /// Memory of functions, sandboxes, connections and waiting requests.
     Memory,
     /// Cold starts without sandboxes: what deciding costs.
     Control,
+    /// Cold starts without sandboxes at a rate, to saturation.
+    Sweep,
 }
 
 impl Name {
@@ -62,6 +64,7 @@ impl Name {
             Name::Register => "register",
             Name::Memory => "memory",
             Name::Control => "control",
+            Name::Sweep => "sweep",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `fanfare-bench __emulate NODES DATA-DIRECTORY RUN-DIRECTORY`: the platform in one process as `fanfare up` runs it,
+//! `fanfare-bench __emulate unix|tcp NODES DATA-DIRECTORY RUN-DIRECTORY`: the platform in one process as `fanfare up` runs it,
 //! but with any number of node daemons, whose runtime is the fake one. What is left of a cold start is what deciding,
 //! ordering, announcing and carrying it costs.
 
@@ -30,9 +30,33 @@ const NODES_MAX: usize = 10_000;
 /// What each node offers.
 const CAPACITY: Resources = Resources::new(1_000_000, 1 << 40);
 
+/// Where emulated sandboxes answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sockets {
+    /// All at one path, which costs least; they do nothing that a request asks for.
+    Unix,
+    /// Each at an address of its own; they do what requests ask for.
+    Tcp,
+}
+
+impl Sockets {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Sockets::Unix => "unix",
+            Sockets::Tcp => "tcp",
+        }
+    }
+}
+
 /// Runs until SIGTERM.
 pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
-    let mut arg = || args.next().ok_or_else(|| Error::new("usage: NODES DATA-DIRECTORY RUN-DIRECTORY"));
+    let mut arg =
+        || args.next().ok_or_else(|| Error::new("usage: unix|tcp NODES DATA-DIRECTORY RUN-DIRECTORY"));
+    let sockets = match arg()?.as_str() {
+        "unix" => Sockets::Unix,
+        "tcp" => Sockets::Tcp,
+        other => return Err(Error::new(format!("{other}: neither unix nor tcp"))),
+    };
     let nodes: usize = arg()?.parse().context("the number of nodes")?;
     if !(1..=NODES_MAX).contains(&nodes) {
         return Err(Error::new(format!("{nodes} nodes; 1 to {NODES_MAX} can be emulated")));
@@ -41,11 +65,12 @@ pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let tokio = builder.enable_all().build().context("start tokio")?;
     let of_nodes = builder.thread_name(NODE_THREADS).build().context("start tokio")?;
-    tokio.block_on(serve(nodes, &data_dir, &run_dir, of_nodes.handle()))
+    tokio.block_on(serve(nodes, sockets, &data_dir, &run_dir, of_nodes.handle()))
 }
 
 async fn serve(
     nodes: usize,
+    sockets: Sockets,
     data_dir: &Path,
     run_dir: &Path,
     of_nodes: &tokio::runtime::Handle,
@@ -76,6 +101,7 @@ async fn serve(
     let stop_nodes = CancellationToken::new();
     let group = of_nodes.spawn(start_nodes(
         nodes,
+        sockets,
         data_dir.join("nodes"),
         run_dir.to_owned(),
         dialer,
@@ -97,12 +123,17 @@ async fn serve(
 
 async fn start_nodes(
     nodes: usize,
+    sockets: Sockets,
     data_dir: PathBuf,
     run_dir: PathBuf,
     dialer: Dialer,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<fanfare_node::Handle> {
-    let listener = FakeListener::unix(&run_dir.join("fake")).context("listen for the fake sandboxes")?;
+    let listener = match sockets {
+        Sockets::Unix => FakeListener::unix(&run_dir.join("fake")),
+        Sockets::Tcp => FakeListener::tcp(),
+    };
+    let listener = listener.context("listen for the fake sandboxes")?;
     let runtimes: GroupRuntimeFactory = Box::new(move |outlets| {
         let runtime = FakeRuntime::new(FakeOptions::default(), listener.clone(), outlets);
         Box::pin(async move { Ok(vec![Arc::new(runtime) as Arc<dyn Runtime>]) })

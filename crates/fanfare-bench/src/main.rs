@@ -19,9 +19,11 @@ mod nginx;
 mod output;
 mod package;
 mod platform;
+mod plot;
 mod ports;
 mod process;
 mod report;
+mod roles;
 mod socket;
 mod timing;
 mod upstream;
@@ -82,7 +84,7 @@ fn measure(args: &Args) -> Result<()> {
                 print(&report.text())?;
                 print(&format!("  {:.1} s, {}\n", begun.elapsed().as_secs_f64(), json.display()))?;
                 if args.write {
-                    output::markdown(&machine, &report)?;
+                    output::write(&machine, &report)?;
                 }
             }
             Err(error) => {
@@ -109,6 +111,7 @@ fn one(args: &Args, name: Name, directory: &std::path::Path) -> Result<Report> {
         Name::Register => benches::register::run(&mut bench),
         Name::Memory => benches::memory::run(&mut bench),
         Name::Control => benches::control::run(&mut bench),
+        Name::Sweep => benches::sweep::run(&mut bench),
     }
 }
 

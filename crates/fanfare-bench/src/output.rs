@@ -44,7 +44,7 @@ struct Document<'a> {
     report: &'a Report,
 }
 
-/// Writes one report as JSON and says where.
+/// Writes one report as JSON, its plots beside it, and says where.
 pub(crate) fn json(directory: &Path, args: &Args, machine: &Machine, report: &Report) -> Result<PathBuf> {
     let document = Document { machine, seed: args.seed, rounds: args.rounds, quick: args.quick, report };
     let kind = if args.compare_with.is_some() { "compare-" } else { "" };
@@ -52,12 +52,23 @@ pub(crate) fn json(directory: &Path, args: &Args, machine: &Machine, report: &Re
     let mut text = serde_json::to_string_pretty(&document).context("write JSON")?;
     text.push('\n');
     fs::write(&path, text).context(path.display())?;
+    for plot in &report.plots {
+        let path = directory.join(format!("{}-{}.svg", report.name, plot.name));
+        fs::write(&path, plot.svg()).context(path.display())?;
+    }
     Ok(path)
 }
 
-/// Replaces the report's section of BENCHMARKS.md, or adds it.
-pub(crate) fn markdown(machine: &Machine, report: &Report) -> Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../BENCHMARKS.md");
+/// Replaces the report's section of BENCHMARKS.md, or adds it, and draws its plots.
+pub(crate) fn write(machine: &Machine, report: &Report) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for plot in &report.plots {
+        let path = root.join(report.path_of(plot));
+        let directory = path.parent().unwrap_or(&root);
+        fs::create_dir_all(directory).context(directory.display())?;
+        fs::write(&path, plot.svg()).context(path.display())?;
+    }
+    let path = root.join("BENCHMARKS.md");
     let page = match fs::read_to_string(&path) {
         Ok(page) => page,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => INTRODUCTION.to_owned(),

@@ -50,7 +50,13 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    fn run_dir(&self) -> PathBuf {
+    /// Where data is.
+    pub(crate) fn path(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// Where sockets are; not there yet.
+    pub(crate) fn run_dir(&self) -> PathBuf {
         self.run.path().join("r")
     }
 
@@ -92,9 +98,12 @@ impl Platform {
     }
 
     /// Starts one whose nodes make nothing, of which there may be many.
-    pub(crate) fn emulate(home: Home, nodes: usize) -> Result<Platform> {
+    pub(crate) fn emulate(home: Home, nodes: usize, sockets: emulate::Sockets) -> Result<Platform> {
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
-        command.args([emulate::ARGUMENT, &nodes.to_string()]).arg(home.data.path()).arg(home.run_dir());
+        command
+            .args([emulate::ARGUMENT, sockets.word(), &nodes.to_string()])
+            .arg(home.data.path())
+            .arg(home.run_dir());
         Platform::run("the emulated platform", command, home, None)
     }
 
@@ -152,6 +161,18 @@ impl Platform {
     /// Waits until no function has a sandbox.
     pub(crate) fn until_idle(&mut self) -> Result<()> {
         self.until("every function is at zero", |_, counts| counts == SandboxCounts::default())
+    }
+
+    /// Waits until there is no sandbox, of however many functions.
+    pub(crate) fn until_no_sandboxes(&mut self) -> Result<()> {
+        let api = &self.api;
+        self.daemon.until("every function is at zero", IDLE_TIMEOUT, || match api.status() {
+            Ok(status) => {
+                let on_nodes: u32 = status.nodes.iter().map(|node| node.sandboxes).sum();
+                (on_nodes == 0 && status.sandboxes == SandboxCounts::default()).then_some(Ok(()))
+            }
+            Err(error) => Some(Err(error)),
+        })?
     }
 
     /// Waits until there is no function and no sandbox.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::plot::Plot;
 use crate::stats::{Summary, paired_ratios};
 
 /// The findings of one bench.
@@ -18,6 +19,7 @@ pub(crate) struct Report {
     pub(crate) method: Vec<String>,
     pub(crate) measures: Vec<Measure>,
     pub(crate) budgets: Vec<Budget>,
+    pub(crate) plots: Vec<Plot>,
 }
 
 /// Many measurements of one thing.
@@ -51,7 +53,8 @@ pub(crate) enum Limit {
 
 impl Report {
     pub(crate) fn new(name: &'static str, title: &'static str, command: String) -> Self {
-        Report { name, title, command, method: Vec::new(), measures: Vec::new(), budgets: Vec::new() }
+        let (method, measures, budgets) = (Vec::new(), Vec::new(), Vec::new());
+        Report { name, title, command, method, measures, budgets, plots: Vec::new() }
     }
 
     pub(crate) fn say(&mut self, sentence: impl Into<String>) {
@@ -164,7 +167,15 @@ impl Report {
         for budget in &self.budgets {
             let _ = writeln!(text, "- {}: {}", budget.verdict(), budget.text());
         }
+        for plot in &self.plots {
+            let _ = writeln!(text, "\n![{}]({})", plot.title, self.path_of(plot));
+        }
         text
+    }
+
+    /// Where a plot is, from the root of the repository.
+    pub(crate) fn path_of(&self, plot: &Plot) -> String {
+        format!("docs/plots/{}-{}.svg", self.name, plot.name)
     }
 }
 
@@ -223,6 +234,7 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plot::{Axis, Line};
 
     fn sample() -> Report {
         let mut report = Report::new("warm", "Warm requests", "cargo xtask bench warm".to_owned());
@@ -232,6 +244,13 @@ mod tests {
         report.measure("32 connections", "ours, p50", "us", &[10.0]).unwrap();
         report.budget("CPU per request", 1.2, "×", Limit::AtMost(1.0));
         report.budget("throughput", 1.2, "×", Limit::AtLeast(1.0));
+        report.plots.push(Plot {
+            name: "cdf",
+            title: "All of them".to_owned(),
+            x: Axis::log("us"),
+            y: Axis::linear("share"),
+            lines: vec![Line::cdf("ours", &[1.0, 2.0, 3.0])],
+        });
         report.finish().unwrap()
     }
 
@@ -254,6 +273,7 @@ mod tests {
             }
             assert_eq!(text.matches("missed").count(), 1);
         }
+        assert!(report.markdown().contains("![All of them](docs/plots/warm-cdf.svg)"));
         let rows: Vec<_> = report
             .markdown()
             .lines()

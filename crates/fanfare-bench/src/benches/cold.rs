@@ -15,6 +15,7 @@ use crate::error::{Context, Result};
 use crate::interpreters::Language;
 use crate::load::Once;
 use crate::platform::{Home, Platform};
+use crate::plot::{Axis, Line, Plot};
 use crate::report::{Limit, Report};
 use crate::stats::Summary;
 use crate::{api, package, timing};
@@ -252,6 +253,13 @@ fn tell_sequential(report: &mut Report, times: &Times) -> Result<()> {
     for turn in TURNS {
         summaries.push((turn, report.measure(GROUP, turn.describe(), "ms", &all(turn))?));
     }
+    report.plots.push(Plot {
+        name: "one",
+        title: "Cold starts, one at a time".to_owned(),
+        x: Axis::log("milliseconds"),
+        y: Axis::linear("share"),
+        lines: CONTRACTS.map(|contract| Line::cdf(contract.describe(), &all(Turn::Ours(contract)))).into(),
+    });
     let summary = |turn: Turn| summaries.iter().find(|(of, _)| *of == turn).map(|(_, summary)| *summary);
     for contract in CONTRACTS {
         let (ours, peer) = (Turn::Ours(contract), Turn::peer_of(contract));

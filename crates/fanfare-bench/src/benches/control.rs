@@ -35,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
 }
 
 fn with_nodes(bench: &Bench, report: &mut Report, nodes: usize, count: usize) -> Result<()> {
-    let mut platform = Platform::emulate(Home::new(bench.dir())?, nodes)?;
+    let mut platform = Platform::emulate(Home::new(bench.dir())?, nodes, emulate::Sockets::Unix)?;
     let (mut rates, mut latencies) = (Vec::new(), Vec::new());
     let (mut cpus, mut cpus_without) = (Vec::new(), Vec::new());
     let mut stages = timing::Stages::default();

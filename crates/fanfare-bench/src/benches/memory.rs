@@ -1,4 +1,6 @@
-//! Memory of registered functions that nobody calls.
+//! Memory of registered functions that nobody calls, and of what comes with load.
+
+mod load;
 
 use crate::bench::Bench;
 use crate::benches::register::register;
@@ -13,7 +15,7 @@ const FIRST: usize = 100;
 const IN_FLIGHT: usize = 64;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
-    let mut report = Report::new(NAME, "Memory of registered idle functions", bench.command.clone());
+    let mut report = Report::new(NAME, "Memory, of idle functions and under load", bench.command.clone());
     let (count, times) = bench.either((10_000, bench.rounds.min(3)), (1_000, 1));
     report.say(format!(
         "Resident memory of `fanfare up`, all roles in one process, with {FIRST} functions and with {count} more, \
@@ -39,6 +41,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     report.measure("process", "without functions", "MiB", &empty)?;
     report.budget("per registered idle function, grown", grown.p50, "bytes", Limit::AtMost(2048.0));
     report.budget("per registered idle function, restarted", restarted.p50, "bytes", Limit::AtMost(2048.0));
+    load::run(bench, &mut report)?;
     report.finish()
 }
 

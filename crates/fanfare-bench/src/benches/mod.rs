@@ -5,4 +5,5 @@ pub(crate) mod control;
 pub(crate) mod memory;
 pub(crate) mod register;
 pub(crate) mod surge;
+pub(crate) mod sweep;
 pub(crate) mod warm;

@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
+use fanfare_api::FunctionDocument;
+
 use crate::api;
 use crate::bench::Bench;
 use crate::error::{Context, Error, Result};
@@ -22,13 +24,15 @@ const FLOOR_BYTES: usize = 4096;
 const FLOOR_PAGES: usize = 1024;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
-    let mut report = Report::new(NAME, "Durable registrations", bench.command.clone());
+    let mut report =
+        Report::new(NAME, "Durable registrations, and a start that finds them", bench.command.clone());
     let (one_by_one, at_once) = bench.either((100, 10_000), (20, 200));
     let floods = bench.rounds.min(3);
     report.say(format!(
         "`POST /v1/functions` of functions without code (runtime `fake`), answered once they are durable. One by one: \
          {one_by_one} per round over one connection, taking turns with a floor: {FLOOR_BYTES} bytes overwritten in a \
-         file on the same disk and `fdatasync`. Then {at_once} with {IN_FLIGHT} in flight, into a fresh `fanfare up` each."
+         file on the same disk and `fdatasync`. Then {at_once} with {IN_FLIGHT} in flight, into a fresh `fanfare up` each, which is then stopped and started again. Start: from when the program is \
+         started until its node and its data plane are connected to its control plane; then all functions are there."
     ));
     let mut platform = Platform::start(Home::new(bench.dir())?, None)?;
     let (mut ours, mut floor) = (Vec::new(), Vec::new());
@@ -48,10 +52,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     report.ratio("one by one", "registration / floor, medians of rounds", &ours_medians, &floor_medians)?;
     report.budget("registration, p50", one.p50, "ms", Limit::AtMost(1.0));
 
-    let mut seconds = Vec::new();
+    let (mut seconds, mut restarts, mut starts) = (Vec::new(), Vec::new(), Vec::new());
     let mut latencies = Vec::new();
     for _ in 0..floods {
+        let begun = Instant::now();
         platform = Platform::start(Home::new(bench.dir())?, None)?;
+        starts.push(begun.elapsed().as_secs_f64() * 1e3);
         let flood = register(&mut platform.api_loader(IN_FLIGHT)?, "f", at_once)?;
         seconds.push(flood.seconds);
         latencies.extend(flood.latencies_ms);
@@ -59,11 +65,22 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
         if functions != at_once as u64 {
             return Err(Error::new(format!("{functions} functions are registered, not {at_once}")));
         }
+        let home = platform.stop()?;
+        let begun = Instant::now();
+        platform = Platform::start(home, None)?;
+        restarts.push(begun.elapsed().as_secs_f64() * 1e3);
+        let kept = platform.api.status()?.functions;
+        if kept != at_once as u64 {
+            return Err(Error::new(format!("{kept} functions are there after a restart, not {at_once}")));
+        }
         platform.stop()?;
     }
     let group = format!("{at_once} with {IN_FLIGHT} in flight");
     let total = report.measure(&group, "all of them", "s", &seconds)?;
     report.measure(&group, "each of them", "ms", &latencies)?;
+    report.measure("start", format!("with {at_once} functions"), "ms", &restarts)?;
+    report.measure("start", "without functions", "ms", &starts)?;
+    report.ratio("start", format!("with {at_once} functions / without"), &restarts, &starts)?;
     if !bench.quick {
         report.budget("10,000 functions", total.p50, "s", Limit::AtMost(2.0));
     }
@@ -79,9 +96,22 @@ pub(crate) struct Registered {
 
 /// Registers `count` functions named after `prefix`.
 pub(crate) fn register(loader: &mut Loader, prefix: &str, count: usize) -> Result<Registered> {
-    let requests: Result<Vec<_>> =
-        (0..count).map(|n| api::registration(&api::fake(&format!("{prefix}-{n}")))).collect();
-    let requests = requests?;
+    register_with(loader, prefix, count, |_| {})
+}
+
+/// As [`register`], with settings.
+pub(crate) fn register_with(
+    loader: &mut Loader,
+    prefix: &str,
+    count: usize,
+    set: impl Fn(&mut FunctionDocument),
+) -> Result<Registered> {
+    let request = |n| {
+        let mut document = api::fake(&format!("{prefix}-{n}"));
+        set(&mut document);
+        api::registration(&document)
+    };
+    let requests: Vec<_> = (0..count).map(request).collect::<Result<_>>()?;
     let mut latencies_ms = Vec::with_capacity(count);
     let mut work = Once::new(&requests, |_, latency, answer| {
         if answer.status != 201 {
