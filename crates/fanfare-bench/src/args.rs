@@ -52,6 +52,8 @@ pub(crate) enum Name {
     Control,
     /// Cold starts without sandboxes at a rate, to saturation.
     Sweep,
+    /// Steps of load on one function, and a surge that comes and goes.
+    Steps,
 }
 
 impl Name {
@@ -65,6 +67,7 @@ impl Name {
             Name::Memory => "memory",
             Name::Control => "control",
             Name::Sweep => "sweep",
+            Name::Steps => "steps",
         }
     }
 }

@@ -112,6 +112,7 @@ fn one(args: &Args, name: Name, directory: &std::path::Path) -> Result<Report> {
         Name::Memory => benches::memory::run(&mut bench),
         Name::Control => benches::control::run(&mut bench),
         Name::Sweep => benches::sweep::run(&mut bench),
+        Name::Steps => benches::steps::run(&mut bench),
     }
 }
 

@@ -150,7 +150,11 @@ impl Platform {
     }
 
     /// Waits until the sandboxes of every function are as wanted.
-    pub(crate) fn until(&mut self, what: &str, wanted: impl Fn(&str, SandboxCounts) -> bool) -> Result<()> {
+    pub(crate) fn until(
+        &mut self,
+        what: &str,
+        mut wanted: impl FnMut(&str, SandboxCounts) -> bool,
+    ) -> Result<()> {
         let api = &self.api;
         self.daemon.until(what, IDLE_TIMEOUT, || match api.sandboxes() {
             Ok(all) => all.iter().all(|(name, counts)| wanted(name, *counts)).then_some(Ok(())),
