@@ -125,7 +125,8 @@ pub(crate) async fn serve(
     if unread {
         client.state.unread();
     }
-    let ends = closes || unread;
+    // Reading the rest may have shown that the client says no more. Nothing would end such a connection but this answer.
+    let ends = closes || unread || client.state.has_ended();
     if ends && version != Version::HTTP_2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

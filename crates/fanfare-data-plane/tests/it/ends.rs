@@ -44,6 +44,32 @@ async fn a_client_that_has_said_all_it_has_to_say_gets_its_answer() {
     assert_eq!(rig.data_plane.stats().functions[0].condemned, 0);
 }
 
+/// That nothing more will be said comes to light while the rest of a refused request is read.
+#[tokio::test]
+async fn one_whose_request_is_refused_gets_the_end_of_its_connection_too() {
+    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let served = "POST /function/hello HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+    let bodies = [
+        "content-length: 5\r\n\r\nhello",
+        "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nx: y\r\n\r\n",
+    ];
+    for body in bodies {
+        let refused = format!("POST /function/nobody HTTP/1.1\r\nhost: a\r\n{body}");
+        for before in ["", served, &refused] {
+            let answer = to_end(&mut half_closed(&rig, &[before, &refused].concat()).await).await;
+            assert_eq!(
+                answer.matches("HTTP/1.1 200 OK\r\n").count(),
+                usize::from(before == served),
+                "{answer}"
+            );
+            assert!(answer.contains("HTTP/1.1 404 Not Found\r\n"), "{body}: {answer}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn so_does_one_whose_request_has_a_body_and_one_whose_answer_is_streamed() {
     let (rig, mut control) = Rig::synced(vec![hello()]).await;
