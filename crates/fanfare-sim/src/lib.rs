@@ -7,7 +7,7 @@
 //! by event, on every machine.
 //!
 //! What must hold is in `invariants`, one promise in each file. A run ends at the first that is broken, and [`Report`]
-//! says which, where, and what happened before; [`run`] with the same scenario and seed shows it again.
+//! says which, where, and what happened before; [`run()`] with the same scenario and seed shows it again.
 //!
 //! No wall clock is simulated because none of these crates reads one: what they are told is a monotonic time, which may
 //! run fast or slow, stand still, or leap ahead, but never goes back.
