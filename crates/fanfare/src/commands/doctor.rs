@@ -1,5 +1,6 @@
 //! `fanfare doctor`: is this machine fit, and is nothing left behind?
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare_api::ClusterStatusDocument;
-use fanfare_sandbox::{CodeStore, Outlets, Runtime};
+use fanfare_sandbox::{CodeStore, Orphan, Outlets, Runtime};
 use fanfare_sandbox_process::{ProcessOptions, ProcessRuntime, audit};
 use fanfare_types::{CodeDigest, StartFailure, StartFailureKind};
 use futures_util::future::BoxFuture;
@@ -24,6 +25,11 @@ use crate::printer::{Output, Printer};
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer of a control API.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Looks that something must be there at to be left behind: for a moment that is all there is to see of a sandbox that
+/// is being made or removed.
+const LOOKS: u32 = 4;
+/// Time between two of them.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Orphans that are named; all are counted.
 const ORPHANS_SHOWN: usize = 20;
 
@@ -94,7 +100,8 @@ pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Fai
     ];
     checks.extend(ports(args).await);
     checks.extend(isolation(&options).await);
-    let found = audit(&run_dir).map_err(|e| {
+    let pause = || tokio::time::sleep(LOOK_AGAIN);
+    let found = lasting(|| audit(&run_dir), pause).await.map_err(|e| {
         Failure::platform(format!("cannot look for orphans in {}: {e}", run_dir.display()))
             .next("run it as the user who runs the node")
     })?;
@@ -108,6 +115,23 @@ pub(crate) async fn run(args: &DoctorArgs, printer: Printer) -> Result<Exit, Fai
         Output::Text | Output::Wide | Output::Name | Output::Url => print(printer, &report)?,
     }
     Ok(report.verdict.exit(args.strict))
+}
+
+/// What is there at every look.
+async fn lasting(
+    mut look: impl FnMut() -> io::Result<Vec<Orphan>>,
+    pause: impl AsyncFn(),
+) -> io::Result<Vec<Orphan>> {
+    let mut found = look()?;
+    for _ in 1..LOOKS {
+        if found.is_empty() {
+            break;
+        }
+        pause().await;
+        let again = look()?;
+        found.retain(|orphan| again.contains(orphan));
+    }
+    Ok(found)
 }
 
 /// What isolates sandboxes here, as a runtime reports it that is started in a scratch directory for this.
@@ -280,5 +304,23 @@ mod tests {
             assert_eq!((verdict.exit(false), verdict.exit(true)), (exit, strict), "{verdict:?}");
         }
         assert!(Verdict::Ok < Verdict::Lacking && Verdict::Lacking < Verdict::Failed);
+    }
+
+    #[tokio::test]
+    async fn what_comes_and_goes_is_not_left_behind() {
+        let orphan = |what: &str| Orphan { kind: "cgroup", what: what.to_owned() };
+        let looks: [&[&str]; 4] =
+            [&["made", "left", "removed"], &["left", "removed", "made next"], &["left"], &["left", "made"]];
+        for (taken, last) in [(4, Some("left")), (0, None)] {
+            let mut looked = 0;
+            let look = || {
+                looked += 1;
+                let there = looks.iter().take(taken).nth(looked - 1).copied().unwrap_or_default();
+                Ok(there.iter().map(|what| orphan(what)).collect())
+            };
+            let found = lasting(look, async || {}).await.unwrap();
+            assert_eq!(found, last.map(orphan).into_iter().collect::<Vec<_>>());
+            assert_eq!(looked, taken.max(1), "looked at again only where something is there");
+        }
     }
 }
