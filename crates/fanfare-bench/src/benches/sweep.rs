@@ -64,6 +64,37 @@ struct Step {
     failed: usize,
 }
 
+/// Why a sweep is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// There is no higher rate.
+    Rates,
+    Failed,
+    Slow,
+    /// The load generator had not the CPU that it takes: says nothing of the platform.
+    Late,
+}
+
+impl End {
+    fn of(step: &Step, p99_ms: f64) -> End {
+        match (step.late_p99_ms > LATENESS_MAX_MS, step.failed > 0, p99_ms > SATURATED_MS) {
+            (true, ..) => End::Late,
+            (_, true, _) => End::Failed,
+            (.., true) => End::Slow,
+            _ => End::Rates,
+        }
+    }
+
+    fn describe(self) -> &'static str {
+        match self {
+            End::Rates => "there was no higher rate",
+            End::Failed => "requests failed",
+            End::Slow => "1 of 100 waited for over 500 ms",
+            End::Late => "the load generator itself was late, which is no limit of the platform",
+        }
+    }
+}
+
 /// All rounds of one rate.
 #[derive(Debug, Default)]
 struct Rate {
@@ -112,10 +143,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
 fn sweep(bench: &Bench, report: &mut Report, cell: Cell, rates: &[u64]) -> Result<Vec<Line>> {
     let mut found: Vec<(u64, Rate)> = Vec::new();
     let mut reliable = Vec::new();
-    for _ in 0..bench.rounds.min(3) {
+    for round in 0..bench.rounds.min(3) {
         let mut platform = Platform::emulate(Home::new(bench.dir())?, cell.nodes, cell.sockets())?;
         register_with(&mut platform.api_loader(IN_FLIGHT)?, "s", cell.functions, api::forgets_quickly)?;
-        let mut best = 0;
+        let (mut best, mut end) = (0, End::Rates);
         for (at, rate) in rates.iter().enumerate() {
             if at > 0 {
                 platform.until_no_sandboxes()?;
@@ -132,11 +163,22 @@ fn sweep(bench: &Bench, report: &mut Report, cell: Cell, rates: &[u64]) -> Resul
             if step.failed == 0 && p99 <= RELIABLE_MS && step.late_p99_ms <= LATENESS_MAX_MS {
                 best = *rate;
             }
-            if step.failed > 0 || p99 > SATURATED_MS || step.late_p99_ms > LATENESS_MAX_MS {
+            end = End::of(&step, p99);
+            if end != End::Rates {
+                report.say(format!(
+                    "{} nodes, {} functions, round {}: ended at {rate}/s, where {}.",
+                    cell.nodes,
+                    cell.functions,
+                    round + 1,
+                    end.describe()
+                ));
                 break;
             }
         }
-        reliable.push(best as f64);
+        // Where the generator gave up first, the platform's limit was not found.
+        if end != End::Late {
+            reliable.push(best as f64);
+        }
         platform.stop()?;
     }
     tell(report, cell, &found, &reliable)
@@ -155,7 +197,9 @@ fn tell(report: &mut Report, cell: Cell, found: &[(u64, Rate)], reliable: &[f64]
         p50.push((*rate as f64, summary.p50));
         p99.push((*rate as f64, summary.p99));
     }
-    report.measure(&group, "highest rate with a p99 within 50 ms", "/s", reliable)?;
+    if !reliable.is_empty() {
+        report.measure(&group, "highest rate with a p99 within 50 ms", "/s", reliable)?;
+    }
     Ok(vec![Line::new(format!("{group}, p50"), p50), Line::new(format!("{group}, p99"), p99)])
 }
 
@@ -225,6 +269,20 @@ fn plan(cell: Cell, rate: u64, span_us: u64) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_the_generators_fault_is_no_limit_of_the_platform() {
+        let step = |late_p99_ms, failed| Step { latencies_ms: vec![], cpu_us: 1.0, late_p99_ms, failed };
+        let cases = [
+            (step(1.0, 0), 10.0, End::Rates),
+            (step(1.0, 0), 501.0, End::Slow),
+            (step(1.0, 1), 10.0, End::Failed),
+            (step(6.0, 1), 501.0, End::Late),
+        ];
+        for (step, p99_ms, end) in cases {
+            assert_eq!(End::of(&step, p99_ms), end, "{step:?}, {p99_ms}");
+        }
+    }
 
     #[test]
     fn no_plan_calls_a_function_that_may_have_a_sandbox() {

@@ -43,7 +43,14 @@ pub(super) fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     for (role, bytes) in ["control plane", "data plane", "nodes"].iter().zip(&found.sandboxes) {
         let summary = report.measure("per sandbox", *role, "bytes", bytes)?;
         if *role == "control plane" {
-            report.budget("per sandbox, control plane", summary.p50, "bytes", Limit::AtMost(256.0));
+            match summary.min > 0.0 {
+                true => report.budget("per sandbox, control plane", summary.p50, "bytes", Limit::AtMost(256.0)),
+                // Memory that was given back in between outweighs what they took: that proves no budget.
+                false => report.say(
+                    "The control plane's memory did not grow with its sandboxes in every round: what they take there is \
+                     within what it gives back meanwhile, and is held against no budget.",
+                ),
+            }
         }
     }
     report.measure("per connection", "data plane", "bytes", &found.connections)?;
