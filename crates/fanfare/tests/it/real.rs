@@ -14,6 +14,7 @@ const HELLO: &str =
     "def handler(event, context):\n    print('called')\n    return {'hello': event.get('name', 'world')}\n";
 /// Ten times what it should take.
 const READY: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(60);
 
 /// A role or all of them, with its standard output line by line.
 struct Server {
@@ -51,7 +52,7 @@ impl Server {
     }
 
     async fn code(&mut self) -> Option<i32> {
-        self.child.wait().await.unwrap().code()
+        tokio::time::timeout(END, self.child.wait()).await.expect("its end in time").unwrap().code()
     }
 }
 
@@ -227,10 +228,11 @@ async fn an_answer_that_breaks_off_is_the_functions_failure() {
     }
     let up = Up::start().await;
     fs::create_dir(up.dir.path().join("raw")).unwrap();
+    // One that closes at once is answered for before a byte of its answer is passed on.
     up.write(
         "raw/main.py",
-        "import os, socket\ns = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))\nwhile True:\n    \
-         c, _ = s.accept()\n    c.recv(65536)\n    c.sendall(b'HTTP/1.1 200 OK\\r\\ncontent-length: 100\\r\\n\\r\\nhi')\n    c.close()\n",
+        "import os, socket, time\ns = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))\nwhile True:\n    \
+         c, _ = s.accept()\n    c.recv(65536)\n    c.sendall(b'HTTP/1.1 200 OK\\r\\ncontent-length: 100\\r\\n\\r\\nhi')\n    time.sleep(0.5)\n    c.close()\n",
     );
     up.write("raw/fanfare.toml", "[handler]\nkind = \"http\"\ncommand = [\"python3\", \"main.py\"]\n");
     assert_eq!(up.run(&["deploy", "raw"]).await.code, 0);
@@ -502,14 +504,19 @@ async fn dev_serves_each_save_and_survives_a_broken_one() {
 
 async fn until(lines: &mut Lines<BufReader<ChildStderr>>, part: &str) -> String {
     let mut seen = String::new();
-    while let Some(line) = lines.next_line().await.unwrap() {
-        seen.push_str(&line);
-        seen.push('\n');
-        if line.contains(part) {
-            return seen;
+    let said = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            seen.push_str(&line);
+            seen.push('\n');
+            if line.contains(part) {
+                return true;
+            }
         }
-    }
-    panic!("no {part:?} in\n{seen}");
+        false
+    };
+    let said = tokio::time::timeout(END, said).await.unwrap_or(false);
+    assert!(said, "no {part:?} in\n{seen}");
+    seen
 }
 
 #[tokio::test]

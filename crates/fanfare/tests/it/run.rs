@@ -16,8 +16,10 @@ pub(crate) struct Run {
 
 /// The binary, with nothing of the environment that could change its output.
 pub(crate) fn command(api: &str, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fanfare"));
+    // Whoever runs the tests may ignore hangups (`nohup`), which processes inherit.
+    let mut command = Command::new("env");
     command
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_fanfare")])
         .args(args)
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
