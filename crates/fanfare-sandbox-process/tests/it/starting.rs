@@ -88,7 +88,7 @@ fn failures_name_their_cause() {
 
         let mut waits = port(2, "", &["/bin/sleep", "600"]);
         waits.timeouts.start = Duration::from_millis(300);
-        assert_eq!(fails(&lab, 2, &waits).await.kind, StartFailureKind::Timeout);
+        assert_eq!(fails(&lab, 2, &waits).await.kind, StartFailureKind::NotListening);
 
         let mut eats = lab.http(3, &[("m.py", "x = bytearray(100 << 20)")], &["python3", "m.py"], false);
         eats.sizing.limit.memory_bytes = 32 << 20;

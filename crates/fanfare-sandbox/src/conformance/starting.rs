@@ -52,7 +52,9 @@ pub(super) async fn not_ready_in_time_is_a_failure_that_leaves_nothing(subject: 
     let never = Behaviour::NeverReady { start_timeout: SOON };
     let begun = tokio::time::Instant::now();
     let failure = lab.create(1, never).await.expect_err("it never becomes ready");
-    assert_eq!(failure.kind, StartFailureKind::Timeout, "{failure:?}");
+    // Where it is seen what is lacking, that is said.
+    let kinds = [StartFailureKind::Timeout, StartFailureKind::NotListening];
+    assert!(kinds.contains(&failure.kind), "{failure:?}");
     assert!(begun.elapsed() >= SOON, "gave up after {:?} of {SOON:?}", begun.elapsed());
     assert!(begun.elapsed() < SOON * 10, "gave up only after {:?} of {SOON:?}", begun.elapsed());
     lab.clean().await;
