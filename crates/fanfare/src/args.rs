@@ -6,6 +6,7 @@ mod dirigent;
 mod invoke;
 mod load;
 mod numbers;
+mod plan;
 mod revisions;
 mod roles;
 mod schedules;
@@ -30,8 +31,9 @@ pub(crate) use asynchronous::{
 pub(crate) use contexts::{ContextAddArgs, ContextArgs, ContextCommand, ContextListArgs, ContextNameArgs};
 pub(crate) use dirigent::DirigentArgs;
 pub(crate) use invoke::InvokeArgs;
-pub(crate) use load::{GapsName, GranularityName, LoadArgs};
+pub(crate) use load::LoadArgs;
 pub(crate) use numbers::{number, taking_negative_numbers, whole};
+pub(crate) use plan::{GapsName, GranularityName, PlanArgs};
 pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
     API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,

@@ -25,6 +25,7 @@ mod package;
 mod ports;
 mod printer;
 mod program;
+mod replay;
 mod roles;
 mod settings;
 mod settings_file;

@@ -1,9 +1,7 @@
 //! `fanfare load`: load that does not wait for its answers.
 
 mod figures;
-mod files;
 mod functions;
-mod plan;
 mod report;
 
 use std::net::SocketAddr;
@@ -20,6 +18,7 @@ use crate::commands::{Context, data_plane};
 use crate::descriptors;
 use crate::exit::{Exit, Failure};
 use crate::http::Base;
+use crate::replay::{self, files, plan};
 use crate::signals::Signals;
 use figures::{Figures, Used};
 use functions::Deployed;
@@ -35,13 +34,13 @@ struct Measured {
 }
 
 pub(crate) async fn run(context: &Context, args: &LoadArgs) -> Result<Exit, Failure> {
-    let plan = Arc::new(plan::make(context, args).await?);
+    let plan = Arc::new(plan::make(&context.printer, &args.what, args.seed, args.function.as_ref())?);
     if let Some(path) = &args.write_plan {
         files::write_plan(&plan, path)?;
         context.printer.stage(format_args!("Wrote the plan to {}", path.display()));
     }
     if args.dry_run {
-        return report::print_plan(&context.printer, &plan, args.output.output).map(|()| Exit::Ok);
+        return replay::report::print_plan(&context.printer, &plan, args.output.output).map(|()| Exit::Ok);
     }
     let out = args.out.as_deref().map(files::prepare).transpose()?;
     descriptors::raise();
@@ -65,7 +64,8 @@ pub(crate) async fn run(context: &Context, args: &LoadArgs) -> Result<Exit, Fail
     let bound = LatenessBound { p99_us: u64::try_from(args.lateness_max.as_micros()).unwrap_or(u64::MAX) };
     let report = Report::new(&plan, &run, totals, used, bound);
     if let Some(out) = &out {
-        files::write(out, &plan, &run, &names, &report)?;
+        files::write_invocations(out, &plan, &run, &names)?;
+        files::write_summary(out, &plan, &report)?;
         context.printer.stage(format_args!("Wrote all invocations to {}", out.display()));
     }
     report::print(&context.printer, &report, args.output.output)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fanfare_api::{FunctionDocument, HandlerDocument, ProtocolName, Quantity};
+use fanfare_api::{FunctionDocument, HandlerDocument, ProtocolName};
 use fanfare_load::Target;
 use fanfare_trace::{Plan, PlanFunction};
 use fanfare_types::{FunctionName, limits};
@@ -14,15 +14,12 @@ use crate::client::Client;
 use crate::commands::Context;
 use crate::dirigent;
 use crate::exit::Failure;
+use crate::replay::functions;
 
 /// Registrations and deletions under way at once.
 const AT_ONCE: usize = 32;
 /// So much longer than the platform gives a request is its answer waited for.
 pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
-/// Characters of the trace's name in the function's.
-const NAME_PART: usize = 12;
-/// Memory beside what a request asks for: the program itself.
-const PROGRAM_MEMORY_MIB: u64 = 64;
 
 /// What is called.
 #[derive(Clone, Debug)]
@@ -44,7 +41,7 @@ impl Deployed {
 
 /// Deploys a function for each of the plan's, unless one is there that is to be called.
 pub(super) async fn deploy(context: &Context, args: &LoadArgs, plan: &Plan) -> Result<Deployed, Failure> {
-    if let Some(function) = &args.steady.function {
+    if let Some(function) = &args.function {
         // Its absence is told before anything is sent.
         context.client.function(function).await?;
         let targets = vec![Target { name: function.to_string(), obeys: false }];
@@ -68,9 +65,9 @@ pub(super) async fn deploy(context: &Context, args: &LoadArgs, plan: &Plan) -> R
     };
     prove(context, &maker, &args.prefix).await?;
     let ordered_before = figures::sandboxes_ordered(context).await;
-    let most = most_memory(plan);
+    let most = functions::most_memory(plan);
     let documents = plan.functions.iter().enumerate().map(|(number, function)| {
-        let name = name(&args.prefix, number, &function.name);
+        let name = functions::name(&args.prefix, number, &function.name);
         maker.document(&name, function, most[number])
     });
     let client = &context.client;
@@ -105,7 +102,7 @@ pub(super) async fn remove(context: &Context, args: &LoadArgs, deployed: &Deploy
 
 /// Deletes what a deployment that did not end has left.
 pub(super) async fn clean(context: &Context, args: &LoadArgs) {
-    if args.keep || args.steady.function.is_some() {
+    if args.keep || args.function.is_some() {
         return;
     }
     let begins = format!("{}-", args.prefix);
@@ -159,25 +156,6 @@ async fn upload(client: &Client) -> Result<String, Failure> {
     Ok(digest.to_string())
 }
 
-/// The most memory that an invocation of each function asks for, in MiB.
-fn most_memory(plan: &Plan) -> Vec<u32> {
-    let mut most = vec![0; plan.functions.len()];
-    for invocation in &plan.invocations {
-        let of_function = &mut most[invocation.function as usize];
-        *of_function = invocation.memory_mib.max(*of_function);
-    }
-    most
-}
-
-/// A function's name at the platform: one that a trace could not give twice, and by which it is found in the trace.
-fn name(prefix: &FunctionName, number: usize, of_trace: &str) -> String {
-    let part: String = of_trace.chars().filter(char::is_ascii_alphanumeric).take(NAME_PART).collect();
-    match part.is_empty() {
-        true => format!("{prefix}-{number:05}"),
-        false => format!("{prefix}-{number:05}-{}", part.to_ascii_lowercase()),
-    }
-}
-
 /// Makes functions' documents.
 struct Maker {
     /// The digest of this program; none where nodes are emulated.
@@ -195,33 +173,16 @@ impl Maker {
         };
         name.clone_into(&mut document.name);
         document.code.clone_from(&self.code);
-        let bytes = |mib: u64| Quantity::Integer((mib << 20).min(self.room_bytes.max(1 << 20)));
-        let reserved_mib = u64::from(function.memory_mib).max(1);
-        document.limits.memory_request = Some(bytes(reserved_mib));
-        let limit_mib = (u64::from(most_memory_mib) + PROGRAM_MEMORY_MIB).max(reserved_mib);
-        document.limits.memory_limit = Some(Quantity::Integer(limit_mib << 20));
-        document.timeouts.request = Some(Quantity::Text(format!("{}ms", self.timeout.as_millis())));
-        document.scaling.min = (function.min > 0).then_some(function.min);
-        document.scaling.max = (function.max > 0).then_some(function.max.min(limits::SCALE_MAX));
-        document.scaling.initial = (function.initial > 0).then_some(function.initial);
+        functions::fit(&mut document, function, most_memory_mib, self.room_bytes, self.timeout);
         document
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use fanfare_api::Quantity;
 
-    #[test]
-    fn names_are_functions_and_each_is_another() {
-        let prefix = FunctionName::new("load").unwrap();
-        let of = |number, of_trace| name(&prefix, number, of_trace);
-        assert_eq!(of(7, "1948876d67f73860a97e6a6f57dad339"), "load-00007-1948876d67f7");
-        assert_eq!(of(49_999, "A_b.C"), "load-49999-abc");
-        assert_eq!(of(0, "__"), "load-00000");
-        let longest = FunctionName::new(&"p".repeat(32)).unwrap();
-        assert!(FunctionName::new(&name(&longest, 49_999, &"f".repeat(128))).is_ok());
-    }
+    use super::*;
 
     #[test]
     fn functions_reserve_what_the_plan_says_within_the_nodes_room() {

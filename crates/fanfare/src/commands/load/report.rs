@@ -1,17 +1,17 @@
 //! What a run came to, for people and for programs.
 
-use std::fmt::Write as _;
-
 use fanfare_load::Run;
 use fanfare_load::server_timing::STAGES;
-use fanfare_load::summary::{Lateness, LatenessBound, OfFunction, Spread, Totals};
+use fanfare_load::summary::{Lateness, LatenessBound, Totals};
 use fanfare_trace::Plan;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use super::figures::Used;
 use crate::exit::{Exit, Failure};
 use crate::printer::{Output, Printer, counted, human_duration};
+use crate::replay::report::{
+    PlanReport, count_rows, latency_rows, micros, millis, none, print_functions, row,
+};
 
 /// A run: the schema of `-o json`, and of `summary.json`.
 #[derive(Debug, Serialize)]
@@ -32,89 +32,6 @@ pub(super) struct Report {
     totals: Totals,
     #[serde(flatten)]
     used: Used,
-}
-
-/// A plan, in numbers.
-#[derive(Debug, Serialize)]
-struct PlanReport {
-    source: String,
-    seed: u64,
-    /// Of its file.
-    sha256: String,
-    functions: usize,
-    invocations: usize,
-    span_s: f64,
-    warm_up_s: f64,
-    /// Invocations a second, on average …
-    mean_per_s: f64,
-    /// … and in the second with the most.
-    peak_per_s: u64,
-    /// Executions under way on average, if none waits.
-    mean_concurrency: f64,
-}
-
-impl PlanReport {
-    fn of(plan: &Plan) -> PlanReport {
-        let seconds = |us: u64| us as f64 / 1e6;
-        let span_s = seconds(plan.span_us);
-        let execution_s: f64 = plan.invocations.iter().map(|i| f64::from(i.execution_ms) / 1e3).sum();
-        let same_second = |a: &fanfare_trace::Invocation, b: &fanfare_trace::Invocation| {
-            a.at_us / 1_000_000 == b.at_us / 1_000_000
-        };
-        let peak = plan.invocations.chunk_by(same_second).map(<[_]>::len).max().unwrap_or(0);
-        PlanReport {
-            source: plan.source.clone(),
-            seed: plan.seed,
-            sha256: sha256(plan),
-            functions: plan.functions.len(),
-            invocations: plan.invocations.len(),
-            span_s,
-            warm_up_s: seconds(plan.warm_up_us),
-            mean_per_s: plan.invocations.len() as f64 / span_s,
-            peak_per_s: peak as u64,
-            mean_concurrency: execution_s / span_s,
-        }
-    }
-
-    fn rows(&self) -> Vec<Vec<String>> {
-        let rate = format!("{:.1}/s on average, {}/s at most", self.mean_per_s, self.peak_per_s);
-        let warm_up = match self.warm_up_s {
-            0.0 => String::new(),
-            warm_up_s => format!("the first {} are warm-up", human_duration(warm_up_s)),
-        };
-        vec![
-            row("plan", self.sha256.chars().take(16).collect::<String>(), &self.source),
-            row("seed", self.seed.to_string(), ""),
-            row("span", human_duration(self.span_s), &warm_up),
-            row("functions", self.functions.to_string(), ""),
-            row("invocations", self.invocations.to_string(), &rate),
-            row("executions at once", format!("{:.1}", self.mean_concurrency), "on average, if none waits"),
-        ]
-    }
-}
-
-/// The digest of a plan's file.
-fn sha256(plan: &Plan) -> String {
-    let mut hash = Sha256::new();
-    // Hashing cannot fail.
-    let _ = plan.write(&mut Hashing(&mut hash));
-    hash.finalize().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-struct Hashing<'a>(&'a mut Sha256);
-
-impl std::io::Write for Hashing<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 impl Report {
@@ -161,32 +78,15 @@ impl Report {
         };
         let bound = format!("p99 may be {}", micros(self.lateness_p99_max_us));
         rows.push(row("lateness", totals.lateness.map_or_else(none, late), &bound));
-        let counts = &totals.counts;
-        let sent = format!("{} of {} sent", counts.sent, counts.planned);
-        rows.push(row("answered", counts.ok.to_string(), &sent));
-        rows.push(row("failed", counts.failed.to_string(), &listed(&counts.outcomes, &["ok"])));
-        if !counts.reasons.is_empty() {
-            rows.push(row("reasons", String::new(), &listed(&counts.reasons, &[])));
-        }
-        let slowdown = |spread: Spread| format!("p50 {:.2}, p99 {:.2}", spread.p50, spread.p99);
-        rows.push(row(
-            "slowdown",
-            totals.slowdown.map_or_else(none, slowdown),
-            "response ÷ requested, geometric mean of each function",
-        ));
-        let spreads = [
-            ("scheduling latency", totals.scheduling_ms, "response − execution"),
-            ("  warm", totals.scheduling_warm_ms, "of those that got a sandbox that was there"),
-            ("  cold", totals.scheduling_cold_ms, "of those that waited for a new one"),
-            ("response", totals.response_ms, "from due to answered"),
-            ("service", totals.service_ms, "from sent to answered"),
-        ];
-        for (what, spread, note) in spreads {
-            rows.push(row(what, spread.map_or_else(none, millis), note));
-        }
+        rows.extend(count_rows(&totals.counts));
+        rows.extend(latency_rows(totals));
+        rows.push(row("service", totals.service_ms.map_or_else(none, millis), "from sent to answered"));
         let ordered = self.used.sandboxes_ordered.map_or_else(none, |count| count.to_string());
-        let note =
-            format!("{} answered; {} were cold", totals.sandboxes_seen, counted(counts.cold, "answer"));
+        let note = format!(
+            "{} answered; {} were cold",
+            totals.sandboxes_seen,
+            counted(totals.counts.cold, "answer")
+        );
         rows.push(row("sandboxes made", ordered, &note));
         for process in &self.used.cpu {
             let what = format!("CPU of {}", process.role);
@@ -216,15 +116,6 @@ pub(super) fn print(printer: &Printer, report: &Report, output: Output) -> Resul
     Ok(())
 }
 
-/// Says what a plan asks for.
-pub(super) fn print_plan(printer: &Printer, plan: &Plan, output: Output) -> Result<(), Failure> {
-    let report = PlanReport::of(plan);
-    match output {
-        Output::Json | Output::Yaml => printer.document(output, &report),
-        _ => Ok(printer.table(&["PLANNED", "VALUE", "NOTE"], &report.rows())?),
-    }
-}
-
 /// Where the time of cold starts went.
 fn print_stages(printer: &Printer, totals: &Totals) -> Result<(), Failure> {
     let time = |ms: f64| human_duration(ms / 1e3);
@@ -236,55 +127,7 @@ fn print_stages(printer: &Printer, totals: &Totals) -> Result<(), Failure> {
     Ok(printer.table(&["STAGE OF COLD STARTS", "P50", "P99", "MAX"], &rows)?)
 }
 
-/// The slowest first.
-fn print_functions(printer: &Printer, functions: &[OfFunction]) -> Result<(), Failure> {
-    let mut functions: Vec<&OfFunction> = functions.iter().collect();
-    functions.sort_by(|a, b| b.slowdown.unwrap_or(0.0).total_cmp(&a.slowdown.unwrap_or(0.0)));
-    let rows: Vec<Vec<String>> = functions
-        .iter()
-        .map(|function| {
-            let counts = &function.counts;
-            let scheduling = function.scheduling_ms;
-            vec![
-                function.deployed.clone(),
-                counts.sent.to_string(),
-                counts.cold.to_string(),
-                counts.failed.to_string(),
-                function.slowdown.map_or_else(none, |slowdown| format!("{slowdown:.2}")),
-                scheduling.map_or_else(none, |spread| human_duration(spread.p50.max(0.0) / 1e3)),
-                scheduling.map_or_else(none, |spread| human_duration(spread.p99.max(0.0) / 1e3)),
-            ]
-        })
-        .collect();
-    let header = ["FUNCTION", "SENT", "COLD", "FAILED", "SLOWDOWN", "SCHEDULING-P50", "SCHEDULING-P99"];
-    Ok(printer.table(&header, &rows)?)
-}
-
-fn row(what: &str, value: impl Into<String>, note: &str) -> Vec<String> {
-    vec![what.to_owned(), value.into(), note.to_owned()]
-}
-
-fn none() -> String {
-    "-".to_owned()
-}
-
-fn micros(us: u64) -> String {
-    human_duration(us as f64 / 1e6)
-}
-
-fn millis(spread: Spread) -> String {
-    let time = |ms: f64| human_duration(ms / 1e3);
-    format!("p50 {}, p99 {}, max {}", time(spread.p50), time(spread.p99), time(spread.max))
-}
-
 fn cores(cpu_s: f64, elapsed_s: f64) -> String {
     let share = if elapsed_s > 0.0 { cpu_s / elapsed_s } else { 0.0 };
     format!("{cpu_s:.2} s, {share:.2} cores")
-}
-
-/// Counts with their names, the most first.
-fn listed(counts: &std::collections::BTreeMap<&'static str, u64>, except: &[&str]) -> String {
-    let mut counts: Vec<_> = counts.iter().filter(|(name, _)| !except.contains(name)).collect();
-    counts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), **name));
-    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }

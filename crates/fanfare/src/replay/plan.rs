@@ -7,11 +7,11 @@ use fanfare_trace::{
     AzureFiles, Gaps, Granularity, Plan, ScheduleOptions, Steady, SteadyOptions, Trace, TraceError, schedule,
     steady,
 };
+use fanfare_types::FunctionName;
 
-use crate::args::{GapsName, GranularityName, LoadArgs};
-use crate::commands::Context;
+use crate::args::{GapsName, GranularityName, PlanArgs};
 use crate::exit::Failure;
-use crate::printer::counted;
+use crate::printer::{Printer, counted};
 
 /// Minutes that are replayed unless the command line says how many.
 const MINUTES: usize = 30;
@@ -22,14 +22,20 @@ const MEMORY_MIB: u32 = 16;
 /// The one function of a rate.
 const STEADY_NAME: &str = "steady";
 
-pub(super) async fn make(context: &Context, args: &LoadArgs) -> Result<Plan, Failure> {
+/// Makes it, drawn from `seed`; a rate may call `function`, which is there already.
+pub(crate) fn make(
+    printer: &Printer,
+    args: &PlanArgs,
+    seed: u64,
+    function: Option<&FunctionName>,
+) -> Result<Plan, Failure> {
     let plan = match (&args.trace, &args.plan, args.rate) {
-        (Some(directory), ..) => of_trace(context, args, directory)?,
+        (Some(directory), ..) => of_trace(printer, args, seed, directory)?,
         (_, Some(path), _) => {
             let file = open(path)?;
             Plan::read(&path.display().to_string(), file).map_err(|e| wrong(&e))?
         }
-        (_, _, Some(per_second)) => of_rate(args, per_second)?,
+        (_, _, Some(per_second)) => of_rate(args, per_second, seed, function)?,
         // One of them is required.
         (None, None, None) => Plan::default(),
     };
@@ -40,7 +46,7 @@ pub(super) async fn make(context: &Context, args: &LoadArgs) -> Result<Plan, Fai
     Ok(plan)
 }
 
-fn of_trace(context: &Context, args: &LoadArgs, directory: &Path) -> Result<Plan, Failure> {
+fn of_trace(printer: &Printer, args: &PlanArgs, seed: u64, directory: &Path) -> Result<Plan, Failure> {
     let file = |name: &str| open(&directory.join(name));
     let dirigent = directory.join("dirigent.csv");
     let trace = Trace::read(AzureFiles {
@@ -50,7 +56,7 @@ fn of_trace(context: &Context, args: &LoadArgs, directory: &Path) -> Result<Plan
         dirigent: dirigent.is_file().then(|| open(&dirigent)).transpose()?,
     })
     .map_err(|e| wrong(&e))?;
-    tell_repairs(context, &trace);
+    tell_repairs(printer, &trace);
     let cut = &args.cut;
     let from = cut.from as usize;
     let columns = cut
@@ -72,13 +78,13 @@ fn of_trace(context: &Context, args: &LoadArgs, directory: &Path) -> Result<Plan
         shift: !cut.no_shift,
         rate_scale: cut.scale,
         duration_scale: cut.duration_scale,
-        seed: args.seed,
+        seed,
     };
     schedule(&trace, &options).map_err(|e| wrong(&e))
 }
 
 /// What of the trace is not taken as it is.
-fn tell_repairs(context: &Context, trace: &Trace) {
+fn tell_repairs(printer: &Printer, trace: &Trace) {
     let repairs = trace.repairs;
     let told = [
         (repairs.without_durations, "function", "left out for want of durations"),
@@ -88,29 +94,33 @@ fn tell_repairs(context: &Context, trace: &Trace) {
         (repairs.unsorted, "function", "with percentiles that decrease, raised to those before"),
     ];
     for (count, what, how) in told.into_iter().filter(|(count, ..)| *count > 0) {
-        context.printer.note(format_args!("note: {} {how}", counted(count as u64, what)));
+        printer.note(format_args!("note: {} {how}", counted(count as u64, what)));
     }
 }
 
-fn of_rate(args: &LoadArgs, per_second: f64) -> Result<Plan, Failure> {
-    let given = &args.steady;
+fn of_rate(
+    args: &PlanArgs,
+    per_second: f64,
+    seed: u64,
+    function: Option<&FunctionName>,
+) -> Result<Plan, Failure> {
     let whole = |duration: std::time::Duration, unit: u128| {
         u64::try_from(duration.as_nanos() / unit).unwrap_or(u64::MAX)
     };
-    let execution_ms = match (&given.function, given.execution) {
+    let execution_ms = match (function, args.execution) {
         // How long it takes is its own affair.
         (Some(_), _) => 0,
         (None, Some(execution)) => u32::try_from(whole(execution, 1_000_000)).unwrap_or(u32::MAX),
         (None, None) => EXECUTION_MS,
     };
     let options = SteadyOptions {
-        function: given.function.as_ref().map_or(STEADY_NAME, |name| name.as_str()).to_owned(),
+        function: function.map_or(STEADY_NAME, |name| name.as_str()).to_owned(),
         per_second,
-        span_us: given.duration.map_or(0, |duration| whole(duration, 1_000)),
-        kind: if given.poisson { Steady::Poisson } else { Steady::Constant },
+        span_us: args.duration.map_or(0, |duration| whole(duration, 1_000)),
+        kind: if args.poisson { Steady::Poisson } else { Steady::Constant },
         execution_ms,
         memory_mib: MEMORY_MIB,
-        seed: args.seed,
+        seed,
     };
     steady(&options).map_err(|e| wrong(&e))
 }

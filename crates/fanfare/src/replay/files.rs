@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use fanfare_load::{Run, results};
 use fanfare_trace::Plan;
+use serde::Serialize;
 
-use super::report::Report;
 use crate::exit::Failure;
 
 /// The plan that was replayed.
@@ -16,7 +16,7 @@ const PLAN: &str = "plan.csv";
 const SUMMARY: &str = "summary.json";
 
 /// The directory, made if it is not there, and empty.
-pub(super) fn prepare(path: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn prepare(path: &Path) -> Result<PathBuf, Failure> {
     let failed = |e: io::Error| Failure::usage(format!("cannot write to {}: {e}", path.display()));
     fs::create_dir_all(path).map_err(failed)?;
     if fs::read_dir(path).map_err(failed)?.next().is_some() {
@@ -26,18 +26,21 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf, Failure> {
     Ok(path.to_owned())
 }
 
-/// Writes everything.
-pub(super) fn write(
+/// Writes a row for each invocation.
+pub(crate) fn write_invocations(
     directory: &Path,
     plan: &Plan,
     run: &Run,
     names: &[String],
-    report: &Report,
 ) -> Result<(), Failure> {
     let minutes = plan.span_us.div_ceil(60_000_000);
     // As InVitro calls it.
-    let invocations = directory.join(format!("experiment_duration_{minutes}.csv"));
-    written(&invocations, |out| results::write(plan, run, names, out))?;
+    let path = directory.join(format!("experiment_duration_{minutes}.csv"));
+    written(&path, |out| results::write(plan, run, names, out))
+}
+
+/// Writes the plan and what it came to into the directory.
+pub(crate) fn write_summary(directory: &Path, plan: &Plan, report: &impl Serialize) -> Result<(), Failure> {
     write_plan(plan, &directory.join(PLAN))?;
     written(&directory.join(SUMMARY), |out| {
         serde_json::to_writer_pretty(&mut *out, report)?;
@@ -46,7 +49,7 @@ pub(super) fn write(
 }
 
 /// Writes the plan.
-pub(super) fn write_plan(plan: &Plan, path: &Path) -> Result<(), Failure> {
+pub(crate) fn write_plan(plan: &Plan, path: &Path) -> Result<(), Failure> {
     written(path, |out| plan.write(out))
 }
 
