@@ -11,6 +11,7 @@ mod revisions;
 mod roles;
 mod schedules;
 mod secrets;
+mod sim;
 mod tls;
 mod webhooks;
 
@@ -36,13 +37,14 @@ pub(crate) use numbers::{number, taking_negative_numbers, whole};
 pub(crate) use plan::{GapsName, GranularityName, PlanArgs};
 pub(crate) use revisions::{RevisionsArgs, RollbackArgs, TagArgs, TrafficArgs};
 pub(crate) use roles::{
-    API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NodeArgs, UpArgs,
+    API_ADDRESS, ControlPlaneArgs, DataPlaneArgs, DemoArgs, DoctorArgs, NODES_MAX, NodeArgs, UpArgs,
 };
 pub(crate) use schedules::{
     Delivery, Missed, ScheduleArgs, ScheduleCommand, ScheduleDescribeArgs, ScheduleListArgs,
     ScheduleNameArgs, ScheduleSetArgs,
 };
 pub(crate) use secrets::{SecretArgs, SecretCommand, SecretListArgs, SecretNameArgs, SecretSetArgs};
+pub(crate) use sim::{SettingsOfAll, SimArgs, SlowdownOf};
 pub(crate) use tls::TlsArgs;
 pub(crate) use webhooks::{
     Verify, WebhookArgs, WebhookCommand, WebhookListArgs, WebhookNameArgs, WebhookSetArgs,
@@ -141,6 +143,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Top(TopArgs),
     Load(LoadArgs),
+    Sim(SimArgs),
     Status(StatusArgs),
     Doctor(DoctorArgs),
     ControlPlane(ControlPlaneArgs),

@@ -111,12 +111,12 @@ pub(crate) enum PolicyArg {
 }
 
 /// What one sandbox should carry, within the API's limits.
-fn target(text: &str) -> Result<f64, String> {
+pub(crate) fn target(text: &str) -> Result<f64, String> {
     number(text, 0.01, limits::SCALING_FACTOR_MAX)
 }
 
 /// A word of the API's vocabulary.
-fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(crate) fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     // It says "unknown variant `fair`, expected one of `knative`, …".
     let error = |e: serde::de::value::Error| match e.to_string().split_once("expected ") {
         Some((_, allowed)) => format!("give {}", allowed.replace('`', "")),

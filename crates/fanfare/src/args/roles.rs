@@ -327,7 +327,7 @@ pub(crate) struct EmulateArgs {
 }
 
 /// Nodes whose names a control plane keeps.
-const NODES_MAX: u32 = 20_000;
+pub(crate) const NODES_MAX: u32 = 20_000;
 
 impl EmulateArgs {
     /// Which sandboxes a node makes.
@@ -399,13 +399,13 @@ fn beyond(offered: Resources, there: Resources) -> Vec<String> {
     beyond
 }
 
-fn cpus(text: &str) -> Result<u64, String> {
+pub(super) fn cpus(text: &str) -> Result<u64, String> {
     let cpus = fanfare_api::parse_cpus(text).filter(|milli| (1..=limits::NODE_CPU_MAX_MILLI).contains(milli));
     let most = limits::NODE_CPU_MAX_MILLI / 1_000;
     cpus.ok_or_else(|| format!("give CPUs such as 2, 0.5 or 500m, 0.001 to {most}"))
 }
 
-fn memory(text: &str) -> Result<u64, String> {
+pub(super) fn memory(text: &str) -> Result<u64, String> {
     size(text, limits::NODE_MEMORY_MIN_BYTES, limits::NODE_MEMORY_MAX_BYTES)
 }
 
@@ -419,7 +419,7 @@ fn size(text: &str, min: u64, max: u64) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("give a size such as 512MiB or 8GiB, {min} to {max}"))
 }
 
-fn delay(text: &str) -> Result<Duration, String> {
+pub(super) fn delay(text: &str) -> Result<Duration, String> {
     let delay = fanfare_api::parse_duration(text).filter(|delay| *delay <= limits::START_TIMEOUT_MAX);
     delay.ok_or_else(|| "give a duration such as 40ms, 0ms to 1h".to_owned())
 }
@@ -429,7 +429,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "give a share from 0 to 1, such as 0.01".to_owned())
 }
 
-fn seed(text: &str) -> Result<u64, String> {
+pub(super) fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
 }
 

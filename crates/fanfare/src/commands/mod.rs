@@ -24,6 +24,7 @@ mod sample_server;
 mod schedule;
 mod schema;
 mod secret;
+mod sim;
 mod status;
 mod top;
 mod traffic;
@@ -68,6 +69,7 @@ fn dispatch(args: Args, printer: Printer) -> Result<Exit, Failure> {
         Command::Completions(args) => completions::run(&args, printer),
         Command::Man(args) => man::run(&args, printer),
         Command::Schema(_) => schema::run(printer),
+        Command::Sim(args) => sim::run(&args, &printer),
         Command::Context(args) => {
             block_on(&mut Builder::new_current_thread(), context::run(&args.command, printer))
         }
@@ -119,7 +121,8 @@ async fn client(command: Command, context: Context) -> Result<Exit, Failure> {
         | Command::Completions(_)
         | Command::Context(_)
         | Command::Man(_)
-        | Command::Schema(_) => Err(Failure::platform("this verb is not a client's")),
+        | Command::Schema(_)
+        | Command::Sim(_) => Err(Failure::platform("this verb is not a client's")),
     }
 }
 

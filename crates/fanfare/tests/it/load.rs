@@ -13,7 +13,8 @@ const MEMORY: &str = include_str!("../../../fanfare-trace/testdata/azure/memory.
 /// Nobody is there.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
-fn trace(directory: &Path) -> String {
+/// Writes a small trace there.
+pub(crate) fn trace(directory: &Path) -> String {
     for (name, text) in
         [("invocations.csv", INVOCATIONS), ("durations.csv", DURATIONS), ("memory.csv", MEMORY)]
     {

@@ -14,5 +14,6 @@ mod real;
 mod run;
 mod schedules;
 mod secrets;
+mod sim;
 mod tls;
 mod webhooks;
