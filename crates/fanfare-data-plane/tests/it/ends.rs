@@ -47,7 +47,7 @@ async fn a_client_that_has_said_all_it_has_to_say_gets_its_answer() {
 /// That nothing more will be said comes to light while the rest of a refused request is read.
 #[tokio::test]
 async fn one_whose_request_is_refused_gets_the_end_of_its_connection_too() {
-    let (rig, mut control) = Rig::synced(vec![hello()]).await;
+    let (rig, control) = Rig::synced(vec![hello()]).await;
     let sandbox = Sandbox::new(rig.dir(), 1, echo);
     control.grant(1, &sandbox.endpoint, 1, None);
     let served = "POST /function/hello HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
