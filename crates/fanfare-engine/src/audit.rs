@@ -43,7 +43,8 @@ impl Engine {
     #[must_use]
     pub fn inconsistency(&self) -> Option<String> {
         let found = self.wrong_sandbox().or_else(|| self.wrong_reservation());
-        found.or_else(|| self.wrong_function()).or_else(|| self.wrong_node())
+        let found = found.or_else(|| self.wrong_function()).or_else(|| self.wrong_node());
+        found.or_else(|| self.wrong_gift())
     }
 
     fn wrong_sandbox(&self) -> Option<String> {
@@ -67,6 +68,13 @@ impl Engine {
             let sum = reserved.get(&entry.id).copied().unwrap_or_default();
             (entry.reserved != sum).then(|| format!("{entry:?} has sandboxes that reserve {sum:?}"))
         })
+    }
+
+    fn wrong_gift(&self) -> Option<String> {
+        let stays =
+            |id: &&SandboxId| self.sandboxes.get(id).is_none_or(|sandbox| sandbox.phase < Phase::Retiring);
+        let staying = self.promised.keys().find(stays).map(|id| format!("{id} is promised and stays"));
+        staying.or_else(|| (!self.heirs.is_empty()).then(|| format!("{:?} were not served", self.heirs)))
     }
 
     fn wrong_function(&self) -> Option<String> {

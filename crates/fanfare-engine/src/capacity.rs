@@ -3,8 +3,8 @@
 //! Every sandbox reserves its function's request in one ledger from the order until its node says that nothing of it
 //! is left. Where requests wait and there is no room, idle sandboxes of other functions are asked back (policy:
 //! `fanfare_policy::evict`), for all functions that starve together, and these are tried again, in order of waiting,
-//! whenever anything is released. A wish of the autoscaler alone evicts nobody: it is tried again with its next tick,
-//! and when a node joins.
+//! whenever anything is released. Where nothing is idle, who has the most gives way ([`crate::give_way`]). A wish of
+//! the autoscaler alone evicts nobody: it is tried again with its next tick, and when a node joins.
 //!
 //! A full cluster must not cost a look at every node and every function for each request that waits: what was found
 //! to have no room is remembered until something is released, and asking back has its interval.
@@ -192,10 +192,16 @@ impl Engine {
         let (idle, coming) = self.idle_and_coming();
         let there = coming.saturating_add(evictable(&idle, now, self.config.keep_alive_min));
         let missing = self.needed(there).saturating_sub(coming);
-        if missing == Resources::ZERO {
-            return;
-        }
-        for victim in choose_victims(&idle, missing, now, self.config.keep_alive_min) {
+        let victims = match missing {
+            Resources::ZERO => Vec::new(),
+            _ => choose_victims(&idle, missing, now, self.config.keep_alive_min),
+        };
+        let freed = victims.iter().fold(coming, |sum, victim| {
+            let request =
+                self.functions.get(&victim.function).map_or(Resources::ZERO, |f| f.spec.sizing.request);
+            sum.saturating_add(request.saturating_mul(victim.sandboxes))
+        });
+        for victim in victims {
             let function = self.functions.get_mut(&victim.function);
             if let Some(active) = function.and_then(|f| f.active.as_mut()) {
                 let asked: u32 = active.planes.iter().map(|p| p.retire_asked).sum();
@@ -205,9 +211,10 @@ impl Engine {
                 self.ask_retire(now, victim.function, asked + victim.sandboxes, out);
             }
         }
+        self.give_way(now, freed, out);
     }
 
-    /// Idle sandboxes of functions that do not starve, and what is on its way back already.
+    /// Idle sandboxes of functions that do not starve, and what is on its way back already and near.
     fn idle_and_coming(&self) -> (Vec<IdleFunction>, Resources) {
         let mut idle = Vec::new();
         let mut coming = Resources::ZERO;
@@ -230,7 +237,7 @@ impl Engine {
                 });
             }
         }
-        (idle, coming)
+        (idle, coming.saturating_sub(self.draining()))
     }
 
     /// How much of what could be `there` the starved functions need, whole sandboxes only. What no node could ever

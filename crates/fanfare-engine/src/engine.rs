@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_policy::{Ledger, Owners, Placer, Rng};
+use fanfare_policy::{Gift, Ledger, Owners, Placer, Rng};
 use fanfare_types::{
     DataPlaneId, FromDataPlane, FromNode, FunctionId, NodeId, Resources, RevisionId, SandboxId, Timestamp,
     ToDataPlane, ToNode,
@@ -63,6 +63,14 @@ pub struct Engine {
     pub(crate) room_wanted: bool,
     /// Not before this are they asked back again.
     pub(crate) make_room_at: Timestamp,
+    /// Sandboxes that data planes are asked to give up for functions that starve; a limited number.
+    pub(crate) gifts: Vec<Gift>,
+    /// Sandboxes that are on their way out, and whose room that is.
+    pub(crate) promised: BTreeMap<SandboxId, FunctionId>,
+    /// Functions whose room was released in this step.
+    pub(crate) heirs: Vec<FunctionId>,
+    /// Not before this are givers looked for again.
+    pub(crate) give_way_at: Timestamp,
     timers: BTreeSet<(Timestamp, Timer)>,
 }
 
@@ -138,6 +146,10 @@ impl Engine {
             room_made: false,
             room_wanted: false,
             make_room_at: Timestamp::ZERO,
+            gifts: Vec::new(),
+            promised: BTreeMap::new(),
+            heirs: Vec::new(),
+            give_way_at: Timestamp::ZERO,
             timers: BTreeSet::new(),
             config,
         }
@@ -174,6 +186,7 @@ impl Engine {
             }
         }
         self.fire_timers(now, out);
+        self.serve_heirs(now, out);
         if std::mem::take(&mut self.room_made) {
             self.retry_starved(now, out);
         }
@@ -372,6 +385,7 @@ impl Engine {
                 active.old_ready -= u32::from(sandbox.phase == Phase::Ready);
             }
         }
+        self.heirs.extend(self.promised.remove(&id));
         Some(sandbox)
     }
 }

@@ -115,7 +115,7 @@ impl Engine {
             return;
         };
         let (RevisionId { function: id, number }, phase) = (record.revision, record.phase);
-        let mut goes = retired;
+        let (mut goes, mut asked) = (retired, false);
         if let Some(function) = self.functions.get_mut(&id) {
             let current = function.revision == number;
             let active = function.active_mut();
@@ -125,11 +125,15 @@ impl Engine {
                 // It goes because it is outdated, beside those that were asked for.
             } else if retired {
                 // The order may have been taken back meanwhile, or another sandbox have gone in its place.
-                goes = surplus && plane.retire_asked > 0;
+                asked = plane.retire_asked > 0;
+                goes = surplus && asked;
                 plane.retire_asked = plane.retire_asked.saturating_sub(1);
             } else if phase == Phase::Ready {
                 plane.yield_asked = plane.yield_asked.saturating_sub(taken);
             }
+        }
+        if phase == Phase::Ready && asked {
+            goes |= self.given(now, id, sandbox);
         }
         match phase {
             Phase::Ready if goes => self.retire(now, sandbox, out),
@@ -209,7 +213,7 @@ impl Engine {
     fn trim_retire(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
         let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
         let asked: u32 = active.planes.iter().map(|p| p.retire_asked).sum();
-        let surplus = active.counts.ready.saturating_sub(active.desired);
+        let surplus = active.counts.ready.saturating_sub(active.desired).max(self.giving(now, id));
         if asked > surplus {
             self.ask_retire(now, id, surplus, out);
         }
@@ -240,6 +244,7 @@ impl Engine {
         let at_once = (total as usize).min(unheld.len());
         let asks = retire_asks(&holders, total - u32::try_from(at_once).unwrap_or(u32::MAX));
         for sandbox in unheld.into_iter().take(at_once) {
+            self.given(now, id, sandbox);
             self.retire(now, sandbox, out);
         }
         for (data_plane, sandboxes) in asks {

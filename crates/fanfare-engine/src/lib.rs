@@ -23,6 +23,7 @@ mod engine;
 mod event;
 mod failures;
 mod function;
+mod give_way;
 pub mod lease;
 pub mod lifecycle;
 pub mod liveness;

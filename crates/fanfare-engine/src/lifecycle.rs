@@ -171,6 +171,7 @@ impl Engine {
 
     /// A function lost a sandbox: replace it where somebody wants it; a deleted function may be drained now.
     fn after_loss(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        self.serve_heirs(now, out);
         let Some(function) = self.functions.get(&id) else { return };
         if function.removed {
             self.drained_if_empty(id, out);

@@ -169,7 +169,7 @@ impl Engine {
         }
         self.hasten(id, waited, out);
         if totals.queued > 0 || wanted > 0 {
-            self.ask_retire(now, id, 0, out);
+            self.ask_retire(now, id, self.giving(now, id), out);
         }
         self.rebalance(id, out);
         if missing == 0 {
@@ -293,6 +293,9 @@ impl Engine {
     }
 
     fn follow_autoscaler(&mut self, now: Timestamp, id: FunctionId, out: &mut Vec<Command>) {
+        if self.giving(now, id) > 0 {
+            self.say_retire_again(id);
+        }
         let Some(active) = self.functions.get(&id).and_then(|f| f.active.as_ref()) else { return };
         let (ready, desired) = (active.counts.ready, active.desired);
         let held = now < active.hold_until;
@@ -304,9 +307,9 @@ impl Engine {
             self.pursue(now, id, Duration::ZERO, out);
         } else if desired < ready && !held {
             self.say_retire_again(id);
-            self.ask_retire(now, id, ready - desired, out);
+            self.ask_retire(now, id, (ready - desired).max(self.giving(now, id)), out);
         } else {
-            self.ask_retire(now, id, 0, out);
+            self.ask_retire(now, id, self.giving(now, id), out);
         }
     }
 

@@ -5,6 +5,7 @@ mod chaos;
 mod condemned;
 mod connections;
 mod faults;
+mod give_way;
 mod plane;
 mod proof;
 mod retire;

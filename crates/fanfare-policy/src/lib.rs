@@ -1,4 +1,4 @@
-//! Decisions as pure functions: autoscaling, demand, placement, balancing, eviction, routing.
+//! Decisions as pure functions: autoscaling, demand, placement, balancing, eviction, sharing, routing.
 //!
 //! Each policy takes its inputs and the time as arguments and answers with a decision and the reason for it. Nothing
 //! here knows a clock, a socket, a thread or a source of randomness: the generator ([`Rng`]) is an argument, too, so
@@ -12,6 +12,7 @@ mod hash;
 mod place;
 mod random;
 mod route;
+mod share;
 mod traffic;
 
 pub use autoscale::{
@@ -24,4 +25,5 @@ pub use place::{Ledger, NoRoom, NodeEntry, PlaceReason, Placed, Placement, Place
 pub use rand::RngExt;
 pub use random::{Rng, seeded};
 pub use route::{Move, Owners, owners};
+pub use share::{Claim, Gift, Has, MORE_THAN_THE_OTHER, Party, fair_level, give_way};
 pub use traffic::choose_share;

@@ -21,10 +21,13 @@ pub const NAMES: &[(&str, &str)] = &[
     ("nodes", "daemons die, machines are lost, sandboxes end by themselves"),
     ("clocks", "clocks run apart and leap, processes stand still"),
     ("tight", "everything goes wrong, and there is too little room"),
+    ("crowded", "nothing goes wrong, and one function could fill all nodes for ever"),
 ];
 
 /// What a sandbox of these worlds reserves.
 const SANDBOX: Resources = Resources::new(100, 100);
+/// The longest execution of a crowded world.
+pub(crate) const CROWD_EXECUTION_MAX_MS: u64 = 2_500;
 /// After the faults, before the world counts as healed.
 const HEALING: Duration = Duration::from_secs(20);
 /// Requests still come for so long then.
@@ -55,17 +58,28 @@ pub fn draw(name: &str, seed: u64) -> Option<Scenario> {
         functions.iter_mut().for_each(|f| f.scaling.initial = 0);
     }
     let all: u64 = functions.iter().map(|f| u64::from(f.scaling.max) * 2).sum();
+    if *known == "crowded" {
+        functions.iter_mut().for_each(unhurried);
+    }
     let nodes = rng.random_range(1..=4_u64);
     let each = match *known {
         "tight" => rng.random_range(1..=4),
+        // At least one for each function, and more.
+        "crowded" => 16_u64.div_ceil(nodes) + rng.random_range(0..=4),
         _ => all.div_ceil(nodes) + 1,
     };
     let creations_max = rng.random_range(1..=8);
     let capacity = Resources::new(100 * each, 100 * each);
     let healed_at = faults.until + HEALING;
     let last = healed_at + PROOF;
-    let changes = if *known == "calm" { Vec::new() } else { changes(&functions, faults.until, &mut rng) };
-    let arrivals = arrivals(&functions, &changes, &faults, last, &mut rng);
+    let changes = match *known {
+        "calm" | "crowded" => Vec::new(),
+        _ => changes(&functions, faults.until, &mut rng),
+    };
+    let arrivals = match *known {
+        "crowded" => crowd(functions.len(), each * nodes, last, &mut rng),
+        _ => arrivals(&functions, &changes, &faults, last, &mut rng),
+    };
     let create_max = rng.random_range(10..500);
     Some(Scenario {
         name: (*known).to_owned(),
@@ -87,9 +101,9 @@ pub fn draw(name: &str, seed: u64) -> Option<Scenario> {
             max: Duration::from_micros(rng.random_range(100..5_000)),
         },
         faults: Some(faults),
-        end: last + REST,
+        end: if *known == "crowded" { last + REST * 3 } else { last + REST },
         healed_at: match *known {
-            "tight" => None,
+            "tight" | "crowded" => None,
             "calm" => Some(Timestamp::from_secs(1)),
             _ => Some(healed_at),
         },
@@ -99,7 +113,7 @@ pub fn draw(name: &str, seed: u64) -> Option<Scenario> {
 fn kinds(name: &str) -> Vec<(Fault, u32)> {
     use Fault::*;
     match name {
-        "calm" => vec![],
+        "calm" | "crowded" => vec![],
         "streams" => vec![(CutStream, 4), (Partition, 4), (Isolation, 1), (Slowness, 4)],
         "leaders" => vec![(KillControl, 4), (Stall, 2), (Isolation, 2), (Partition, 2), (CutStream, 2)],
         "planes" => vec![(KillPlane, 3), (DrainPlane, 3), (Stall, 2), (CutStream, 2), (Slowness, 2)],
@@ -262,6 +276,45 @@ fn arrivals(
                 });
             }
             at = at + millis(rng, pause_ms / 4, pause_ms * 7 / 4);
+        }
+    }
+    arrivals.sort_by_key(|arrival| arrival.at);
+    arrivals
+}
+
+/// Of a crowded world: nothing is refused for having waited, and the first takes what it can get.
+fn unhurried(function: &mut FunctionSpec) {
+    function.timeouts.request = Duration::from_secs(60);
+    function.scaling.initial = 0;
+    if function.name.as_str() == "f0" {
+        function.sizing.concurrency = 1;
+        let kpa = Kpa { stable_window: Duration::from_secs(6), ..Kpa::default() };
+        function.scaling = Scaling { policy: ScalingPolicy::Kpa(kpa), max: 100, ..Scaling::default() };
+    }
+}
+
+/// Requests of a crowded world with room for so many sandboxes: the first function's would fill it several times over
+/// at every moment, those of the others come now and then.
+fn crowd(functions: usize, room: u64, last: Timestamp, rng: &mut Rng) -> Vec<Arrival> {
+    let mut arrivals = Vec::new();
+    let long_ms = rng.random_range(200..=CROWD_EXECUTION_MAX_MS);
+    for function in 0..functions {
+        let mut at = Timestamp::from_millis(1_000 + 200 * u64::try_from(function).unwrap_or(0));
+        while at < last {
+            let (requests, execution_ms, pause) = match function {
+                // As many as it could execute in two seconds with all the room, every two seconds, and a queue to
+                // begin with.
+                0 => {
+                    let begins = u64::from(at < Timestamp::from_secs(2));
+                    (room * 2_400 / long_ms + begins * room * 4, long_ms, Duration::from_secs(2))
+                }
+                _ => (rng.random_range(1..=3), rng.random_range(20..600), millis(rng, 300, 5_000)),
+            };
+            for _ in 0..requests {
+                let execution = Some(millis(rng, execution_ms / 2, execution_ms));
+                arrivals.push(Arrival { at, function, execution, leaves_after: None });
+            }
+            at = at + pause;
         }
     }
     arrivals.sort_by_key(|arrival| arrival.at);

@@ -40,7 +40,7 @@ fn every_kind_of_world_keeps_its_promises_and_heals() {
             answered += report.requests.iter().filter(|r| r.outcome == Some(Outcome::Answered)).count();
         }
         assert!(answered > 4_000, "{name}: {answered}");
-        assert!(faults > 500 || *name == "calm", "{name}: {faults}");
+        assert!(faults > 500 || matches!(*name, "calm" | "crowded"), "{name}: {faults}");
     }
 }
 

@@ -8,6 +8,7 @@ mod concurrency;
 mod consistency;
 mod drains;
 mod epochs;
+mod fair;
 mod idle;
 pub(crate) mod kpa;
 mod leaks;
@@ -33,6 +34,7 @@ const ALL: &[(&str, Check, Check, Check)] = &[
     ("order", order::after_event, NONE, NONE),
     ("epochs", epochs::after_event, NONE, epochs::at_rest),
     ("consistency", NONE, consistency::now, consistency::now),
+    ("fair", NONE, fair::now, NONE),
     ("slots", NONE, slots::now, slots::at_rest),
     ("resync", NONE, NONE, resync::at_rest),
     ("leaks", NONE, NONE, leaks::at_rest),
