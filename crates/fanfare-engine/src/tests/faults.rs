@@ -217,6 +217,25 @@ fn nobody_makes_room_for_what_no_node_could_hold() {
 }
 
 #[test]
+fn what_a_returning_node_does_not_state_is_gone() {
+    let mut world = World::small(2, 1, Scaling::default());
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.finish(D, 2);
+    let lost = *world.nodes[&N].sandboxes.keys().next().unwrap();
+    world.nodes.get_mut(&N).unwrap().sandboxes.remove(&lost);
+    world.connect_node(N);
+    world.start_all();
+    let known: Vec<_> = world.engine.sandboxes.keys().copied().collect();
+    let there: Vec<_> = world.nodes[&N].sandboxes.keys().copied().collect();
+    assert_eq!(known, there);
+    world.arrive(D, F, 2);
+    world.start_all();
+    world.finish(D, 2);
+    assert_eq!(world.served, 4, "its room is there again");
+}
+
+#[test]
 fn functions_that_starve_together_are_given_room_together() {
     let mut world = World::small(8, 1, Scaling::default());
     world.arrive(D, F, 8);
