@@ -6,7 +6,7 @@
 //! is sent and counted as late, never left out; and every latency is told from when the request was due as well as from
 //! when it was sent.
 //!
-//! [`run`] replays a plan; [`summary`] says what came of it. Modules that the benches need, too, are public.
+//! [`run()`] replays a plan; [`summary`] says what came of it. Modules that the benches need, too, are public.
 
 mod clock;
 mod connection;
