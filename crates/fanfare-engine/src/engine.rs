@@ -69,6 +69,10 @@ pub struct Engine {
     pub(crate) promised: BTreeMap<SandboxId, FunctionId>,
     /// Functions whose room was released in this step.
     pub(crate) heirs: Vec<FunctionId>,
+    /// So many since then.
+    pub(crate) gifts_lately: usize,
+    /// The beginning of the second in which they are counted.
+    pub(crate) gifts_since: Timestamp,
     /// Not before this are givers looked for again.
     pub(crate) give_way_at: Timestamp,
     timers: BTreeSet<(Timestamp, Timer)>,
@@ -149,6 +153,8 @@ impl Engine {
             gifts: Vec::new(),
             promised: BTreeMap::new(),
             heirs: Vec::new(),
+            gifts_lately: 0,
+            gifts_since: Timestamp::ZERO,
             give_way_at: Timestamp::ZERO,
             timers: BTreeSet::new(),
             config,

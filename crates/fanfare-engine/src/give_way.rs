@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fanfare_policy::{Gift, Has, MORE_THAN_THE_OTHER, Party, give_way};
+use fanfare_types::limits::REPORT_INTERVAL;
 use fanfare_types::{FunctionId, NodeId, Resources, SandboxId, Timestamp};
 
 use crate::Command;
@@ -22,6 +23,9 @@ use crate::sandbox::Phase;
 
 /// Gifts that data planes have been asked for and have not made yet, at most.
 const GIFTS_MAX: usize = 64;
+/// Of all sandboxes one in so many gives way in a second, at most, but always one: what is given is idle for about a
+/// second before it goes on to somebody else, and so much of the room does nothing then.
+const SANDBOXES_FOR_A_GIFT: usize = 16;
 /// Givers are looked for at most this often: it takes a look at every active function.
 const GIVE_WAY_INTERVAL: Duration = Duration::from_millis(50);
 /// Room that is coming back anyway is waited for; in vain for this long, and it must have gone to others.
@@ -50,12 +54,18 @@ impl Engine {
         let parties = self.parties(now, coming);
         let starving = parties.iter().filter(|p| p.starved_since.is_some() && p.wants > p.have);
         let Some(poorest) = starving.map(|p| p.have).min() else { return };
+        let max = self.gifts_left(now).min(GIFTS_MAX - self.gifts.len().min(GIFTS_MAX));
+        if max == 0 {
+            self.arm(self.gifts_since + REPORT_INTERVAL, Timer::MakeRoom);
+            return;
+        }
         let enough = poorest.saturating_add(MORE_THAN_THE_OTHER);
         let whereabouts = self
             .whereabouts(parties.iter().filter(|p| p.can_give > 0 && p.have > enough).map(|p| p.function));
         let suits = |from, to| self.suiting_nodes(&whereabouts, from, to).next().is_some();
-        let max = GIFTS_MAX - self.gifts.len().min(GIFTS_MAX);
-        for gift in give_way(&parties, max, &suits) {
+        let gifts = give_way(&parties, max, &suits);
+        for gift in gifts {
+            self.gifts_lately += 1;
             if self.any_will_do(&whereabouts, gift) {
                 self.gifts.push(gift);
                 self.ask_for_gifts(now, gift.from, out);
@@ -64,6 +74,14 @@ impl Engine {
                 self.retire(now, sandbox, out);
             }
         }
+    }
+
+    /// How many more there may be in this second.
+    fn gifts_left(&mut self, now: Timestamp) -> usize {
+        if now >= self.gifts_since + REPORT_INTERVAL {
+            (self.gifts_since, self.gifts_lately) = (now, 0);
+        }
+        (self.sandboxes.len() / SANDBOXES_FOR_A_GIFT).max(1).saturating_sub(self.gifts_lately)
     }
 
     /// One of the function's sandboxes goes: it goes for whom the function is to make way. False: for nobody.

@@ -11,8 +11,8 @@ use super::leader;
 use crate::scenarios::CROWD_EXECUTION_MAX_MS;
 use crate::world::World;
 
-/// A report, room on its way that others take, the longest execution of who gives way, and a start.
-const WAIT_MAX: Duration = Duration::from_millis(1_000 + 2_000 + CROWD_EXECUTION_MAX_MS + 500);
+/// A turn each of the others in want, a report, room on its way that others take, the longest execution of who gives way, and a start.
+const WAIT_MAX: Duration = Duration::from_millis(5_000 + 1_000 + 2_000 + CROWD_EXECUTION_MAX_MS + 500);
 
 pub(super) fn now(world: &World<'_>) -> Option<String> {
     if world.scenario.faults.as_ref().is_none_or(|faults| !faults.kinds.is_empty()) {
