@@ -5,8 +5,8 @@
 //! plan are the same load.
 //!
 //! [`Trace::read`] takes the files of the Azure Functions trace (Shahrad et al., USENIX ATC 2020) in the layout that the
-//! load generator InVitro (Ustiugov et al., WORDS 2023) reads and Dirigent's experiments use. [`schedule`] makes a plan of
-//! it by InVitro's rules. [`steady`] makes one of a rate.
+//! load generator InVitro (Ustiugov et al., WORDS 2023) reads and Dirigent's experiments use. [`schedule()`] makes a plan of
+//! it by InVitro's rules. [`steady()`] makes one of a rate.
 //!
 //! Nothing here opens a file, knows the time, or draws from anything but the seed that it is given.
 
