@@ -3,7 +3,7 @@
 //! Every sandbox reserves its function's request in one ledger from the order until its node says that nothing of it
 //! is left. Where requests wait and there is no room, idle sandboxes of other functions are asked back (policy:
 //! `fanfare_policy::evict`), for all functions that starve together, and these are tried again, in order of waiting,
-//! whenever anything is released. Where nothing is idle, who has the most gives way ([`crate::give_way`]). A wish of
+//! whenever anything is released. Where nothing is idle, who has the most gives way (`give_way.rs`). A wish of
 //! the autoscaler alone evicts nobody: it is tried again with its next tick, and when a node joins.
 //!
 //! A full cluster must not cost a look at every node and every function for each request that waits: what was found
