@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(150);
 pub(crate) struct User {
     /// In order; the first ones register the scenario's functions.
     changes: Vec<PlannedChange>,
+    /// The last change before each that concerns the same function.
+    before: Vec<Option<usize>>,
     done: Vec<bool>,
     /// The id under which each function of the scenario was registered last.
     pub(crate) functions: Vec<Option<FunctionId>>,
@@ -39,8 +41,12 @@ impl User {
         };
         let mut changes: Vec<PlannedChange> = scenario.functions.iter().enumerate().map(register).collect();
         changes.extend(scenario.changes.iter().cloned());
+        let mut latest = vec![None; scenario.functions.len()];
+        let in_order = changes.iter().enumerate();
+        let before = in_order.map(|(index, change)| latest[change.function].replace(index)).collect();
         let done = vec![false; changes.len()];
-        User { changes, done, functions: vec![None; scenario.functions.len()], asked: BTreeMap::new() }
+        let functions = vec![None; scenario.functions.len()];
+        User { changes, before, done, functions, asked: BTreeMap::new() }
     }
 
     pub(crate) fn changes(&self) -> impl Iterator<Item = Timestamp> + '_ {
@@ -119,10 +125,8 @@ impl World<'_> {
         if self.users.done[index] {
             return;
         }
-        let earlier = &self.users.changes[..index];
-        let function = self.users.changes[index].function;
-        // One user per function: what was wanted before comes before.
-        let waits = earlier.iter().zip(&self.users.done).any(|(c, done)| c.function == function && !done);
+        // One user per function: what was wanted before comes before, and what came before that was done before it.
+        let waits = self.users.before[index].is_some_and(|before| !self.users.done[before]);
         if !waits && self.try_change(index) {
             self.users.done[index] = true;
         } else {
