@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::root;
 
@@ -15,8 +17,8 @@ const FLAGS: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// Seconds for each target unless told otherwise: what CI has.
-const SECONDS: u32 = 6;
+/// Seconds for each target unless told otherwise: what CI has. Whoever has time gives more.
+const SECONDS: u32 = 2;
 /// Longest input, in bytes. An archive's smallest entry takes 1 KiB.
 const INPUT_BYTES_MAX: u32 = 16 << 10;
 /// What chance is drawn from: CI tries the same inputs each time, as far as the machine's speed lets it.
@@ -29,8 +31,9 @@ pub(crate) const HELP: &str = "\
 Usage: cargo xtask fuzz [--seconds N] [TARGET…]
 
   Fuzzes each target (default: all of fuzz/targets) for N seconds, from fuzz/seeds/TARGET and what earlier runs
-  found (target/fuzz/corpus). An input that breaks something is kept in target/fuzz/artifacts and is to become a
-  seed; run a target's program with the file's name to see it again.
+  found (target/fuzz/corpus), as many at once as there are processors. N is 2 unless given, which is what CI has; a
+  change of a parser deserves `--seconds 60` and more. An input that breaks something is kept in target/fuzz/artifacts
+  and is to become a seed; run a target's program with the file's name to see it again.
 ";
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
@@ -50,10 +53,33 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     build.args(chosen.iter().flat_map(|name| ["--bin", name]));
     build.env("RUSTFLAGS", FLAGS.join(" ")).current_dir(&root);
     succeed(&mut build, "building the targets")?;
-    for name in chosen {
-        fuzz(&root, &dir, &dir.join(&host).join("debug").join(name), name, seconds)?;
-    }
-    Ok(())
+    let programs = dir.join(&host).join("debug");
+    in_turn(&chosen, |name| fuzz(&root, &dir, &programs.join(name), name, seconds))
+}
+
+/// Does this with each name, with as many at once as there are processors. After the first that fails, no other begins.
+fn in_turn(names: &[&String], act: impl Fn(&str) -> Result<(), String> + Sync) -> Result<(), String> {
+    let waiting = Mutex::new(names.iter());
+    let failed = AtomicBool::new(false);
+    let worker = || {
+        while !failed.load(Ordering::Relaxed) {
+            let next = waiting.lock().map_err(|_| "another target has panicked".to_owned())?.next();
+            let Some(name) = next else { break };
+            if let Err(error) = act(name) {
+                failed.store(true, Ordering::Relaxed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(names.len());
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let ended =
+            running.into_iter().map(|w| w.join().unwrap_or_else(|_| Err("a target panicked".to_owned())));
+        // All are waited for before any is judged.
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
 }
 
 fn parse(args: &[String]) -> Result<(u32, Vec<String>), String> {
@@ -128,5 +154,33 @@ fn succeed(command: &mut Command, what: &str) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{what} ended with {status}")),
         Err(error) => Err(format!("{what} could not be started: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_its_turn_once_until_one_fails() {
+        let names: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
+        let chosen: Vec<&String> = names.iter().collect();
+        let seen = Mutex::new(Vec::new());
+        let see = |name: &str| seen.lock().unwrap().push(name.to_owned());
+        let all = in_turn(&chosen, |name| {
+            see(name);
+            Ok(())
+        });
+        assert_eq!(all, Ok(()));
+        let mut turns = std::mem::take(&mut *seen.lock().unwrap());
+        turns.sort_by_key(|name| name[1..].parse::<u32>().unwrap());
+        assert_eq!(turns, names);
+        let failed = in_turn(&chosen, |name| {
+            see(name);
+            Err(format!("{name} broke"))
+        });
+        assert!(failed.is_err_and(|error| error.ends_with(" broke")));
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        assert!(seen.lock().unwrap().len() <= workers, "after a failure no other begins");
     }
 }
