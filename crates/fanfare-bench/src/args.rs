@@ -40,6 +40,8 @@ pub(crate) struct Args {
 pub(crate) enum Name {
     /// A request to a running function, beside nginx and HAProxy.
     Warm,
+    /// The same by HTTP/2, all over one connection.
+    Http2,
     /// A request to a function at zero, beside a bare sandbox.
     Cold,
     /// Many requests at once to a function at zero, beside the bare runtime.
@@ -61,6 +63,7 @@ impl Name {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Name::Warm => "warm",
+            Name::Http2 => "http2",
             Name::Cold => "cold",
             Name::Surge => "surge",
             Name::Register => "register",

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::process::Daemon;
 use crate::procfs;
+use crate::proxy::{Http, Server};
 use crate::socket::Target;
 
 /// Where Debian puts it.
@@ -27,7 +27,8 @@ impl Haproxy {
     /// Starts it with a server at each address that forwards everything to the upstream beside it.
     pub(crate) fn start(
         dir: &Path,
-        servers: &[(SocketAddr, Target)],
+        http: Http,
+        servers: &[Server],
         cpus: Option<&[usize]>,
     ) -> Result<Haproxy> {
         if !Path::new(PROGRAM).exists() {
@@ -36,11 +37,11 @@ impl Haproxy {
             )));
         }
         let config = dir.join("haproxy.cfg");
-        fs::write(&config, configuration(servers)).context(config.display())?;
+        fs::write(&config, configuration(http, servers)).context(config.display())?;
         let mut command = Command::new(PROGRAM);
         command.arg("-db").arg("-f").arg(&config);
         let mut daemon = Daemon::start("haproxy", command, &dir.join("haproxy.log"), cpus)?;
-        for (address, _) in servers {
+        for Server { address, .. } in servers {
             daemon.until("it listens", START_TIMEOUT, || std::net::TcpStream::connect(address).ok())?;
         }
         Ok(Haproxy { daemon })
@@ -65,12 +66,16 @@ pub(crate) fn version() -> String {
     format!("HAProxy/{}", number.unwrap_or("?"))
 }
 
-fn configuration(servers: &[(SocketAddr, Target)]) -> String {
+fn configuration(http: Http, servers: &[Server]) -> String {
     let mut text = "global\n  nbthread 1\n  maxconn 8192\n  tune.pool-low-fd-ratio 90\n  tune.pool-high-fd-ratio 95\n\
                     defaults\n  mode http\n  option http-keep-alive\n  http-reuse always\n  timeout connect 20s\n  \
                     timeout client 1h\n  timeout server 1h\n"
         .to_owned();
-    for (n, (address, upstream)) in servers.iter().enumerate() {
+    let spoken = match http {
+        Http::One => "",
+        Http::Two => " proto h2",
+    };
+    for (n, Server { address, upstream }) in servers.iter().enumerate() {
         let upstream = match upstream {
             Target::Tcp(address) => address.to_string(),
             Target::Unix(path) => format!("unix@{}", path.display()),
@@ -78,7 +83,7 @@ fn configuration(servers: &[(SocketAddr, Target)]) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "frontend f{n}\n  bind {address} backlog 4096\n  default_backend b{n}\nbackend b{n}\n  \
+            "frontend f{n}\n  bind {address}{spoken} backlog 4096\n  default_backend b{n}\nbackend b{n}\n  \
              server s {upstream} pool-max-conn 512 pool-purge-delay 1h\n"
         );
     }
@@ -110,7 +115,13 @@ mod tests {
             }
         });
         let address = crate::ports::free(1).unwrap()[0];
-        let haproxy = Haproxy::start(dir.path(), &[(address, Target::Unix(socket))], None).unwrap();
+        let haproxy = Haproxy::start(
+            dir.path(),
+            Http::One,
+            &[Server { address, upstream: Target::Unix(socket) }],
+            None,
+        )
+        .unwrap();
         let mut caller = Caller::connect(Target::Tcp(address)).unwrap();
         for _ in 0..3 {
             let (_, answer) = caller.call(&get("/x")).unwrap();

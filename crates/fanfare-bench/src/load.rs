@@ -257,7 +257,7 @@ impl<F: FnMut(usize, Duration, Answer<'_>) -> Result<()>> Work for Once<'_, F> {
 }
 
 /// Holds latencies in nanoseconds to three digits.
-fn histogram() -> Result<Histogram<u64>> {
+pub(crate) fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).context("make a histogram")
 }
 

@@ -10,6 +10,7 @@ mod caller;
 mod compare;
 mod direct;
 mod emulate;
+mod h2load;
 mod haproxy;
 mod inherit;
 mod interpreters;
@@ -18,10 +19,12 @@ mod machine;
 mod nginx;
 mod output;
 mod package;
+mod paths;
 mod platform;
 mod plot;
 mod ports;
 mod process;
+mod proxy;
 mod report;
 mod roles;
 mod socket;
@@ -106,6 +109,7 @@ fn one(args: &Args, name: Name, directory: &std::path::Path) -> Result<Report> {
     }
     match name {
         Name::Warm => benches::warm::run(&mut bench),
+        Name::Http2 => benches::http2::run(&mut bench),
         Name::Cold => benches::cold::run(&mut bench),
         Name::Surge => benches::surge::run(&mut bench),
         Name::Register => benches::register::run(&mut bench),

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::process::Daemon;
 use crate::procfs;
+use crate::proxy::{Http, Server};
 use crate::socket::Target;
 
 /// Where Debian puts it.
@@ -26,11 +26,7 @@ pub(crate) struct Nginx {
 
 impl Nginx {
     /// Starts it with a server at each address that forwards everything to the upstream beside it.
-    pub(crate) fn start(
-        dir: &Path,
-        servers: &[(SocketAddr, Target)],
-        cpus: Option<&[usize]>,
-    ) -> Result<Nginx> {
+    pub(crate) fn start(dir: &Path, http: Http, servers: &[Server], cpus: Option<&[usize]>) -> Result<Nginx> {
         if !Path::new(PROGRAM).exists() {
             return Err(Error::new(format!(
                 "{PROGRAM} is missing; `cargo xtask bench` installs it, as root"
@@ -38,11 +34,11 @@ impl Nginx {
         }
         let config = dir.join("nginx.conf");
         let root = rustix::process::geteuid().is_root();
-        fs::write(&config, configuration(dir, servers, root)).context(config.display())?;
+        fs::write(&config, configuration(dir, http, servers, root)).context(config.display())?;
         let mut command = Command::new(PROGRAM);
         command.arg("-c").arg(&config).arg("-p").arg(dir).arg("-e").arg("stderr");
         let mut daemon = Daemon::start("nginx", command, &dir.join("nginx.log"), cpus)?;
-        for (address, _) in servers {
+        for Server { address, .. } in servers {
             daemon.until("it listens", START_TIMEOUT, || std::net::TcpStream::connect(address).ok())?;
         }
         let pid = daemon.pid();
@@ -71,7 +67,7 @@ pub(crate) fn version() -> String {
     text.trim().rsplit_once(": ").map_or_else(|| "nginx".to_owned(), |(_, version)| version.to_owned())
 }
 
-fn configuration(dir: &Path, servers: &[(SocketAddr, Target)], root: bool) -> String {
+fn configuration(dir: &Path, http: Http, servers: &[Server], root: bool) -> String {
     let dir = dir.display();
     let mut text = String::new();
     if root {
@@ -87,7 +83,11 @@ fn configuration(dir: &Path, servers: &[(SocketAddr, Target)], root: bool) -> St
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
         let _ = writeln!(text, "  {kind}_temp_path {dir}/{kind};");
     }
-    for (n, (address, upstream)) in servers.iter().enumerate() {
+    let spoken = match http {
+        Http::One => "",
+        Http::Two => " http2",
+    };
+    for (n, Server { address, upstream }) in servers.iter().enumerate() {
         let upstream = match upstream {
             Target::Tcp(address) => address.to_string(),
             Target::Unix(path) => format!("unix:{}", path.display()),
@@ -96,7 +96,7 @@ fn configuration(dir: &Path, servers: &[(SocketAddr, Target)], root: bool) -> St
             text,
             "  upstream u{n} {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; \
              keepalive_timeout 1h; }}\n  \
-             server {{ listen {address} backlog=4096; location / {{ proxy_pass http://u{n}; \
+             server {{ listen {address}{spoken} backlog=4096; location / {{ proxy_pass http://u{n}; \
              proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}\n"
         );
     }
@@ -129,7 +129,9 @@ mod tests {
             }
         });
         let address = crate::ports::free(1).unwrap()[0];
-        let nginx = Nginx::start(dir.path(), &[(address, Target::Unix(socket))], None).unwrap();
+        let nginx =
+            Nginx::start(dir.path(), Http::One, &[Server { address, upstream: Target::Unix(socket) }], None)
+                .unwrap();
         let mut caller = Caller::connect(Target::Tcp(address)).unwrap();
         for _ in 0..3 {
             let (_, answer) = caller.call(&get("/x")).unwrap();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,7 +23,7 @@ use crate::inherit;
 pub(crate) const ARGUMENT: &str = "__upstream";
 const BODY: &[u8] = b"hello world\n";
 
-/// Serves until it is stopped, on the inherited listener or on `unix:PATH` and `tcp:ADDRESS` arguments.
+/// Serves until it is stopped, on the inherited listener or on `unix:PATH`, `tcp:ADDRESS` and `h2:ADDRESS` arguments.
 pub(crate) fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("start tokio")?;
     let local = tokio::task::LocalSet::new();
@@ -44,7 +44,12 @@ pub(crate) fn run(args: impl Iterator<Item = String>) -> Result<()> {
                     let listener = TcpListener::bind(address).await.context(address)?;
                     tokio::task::spawn_local(serve_tcp(listener));
                 }
-                _ => return Err(Error::new(format!("{arg}: neither unix:PATH nor tcp:ADDRESS"))),
+                Some(("h2", address)) => {
+                    let address: SocketAddr = address.parse().context(address)?;
+                    let listener = TcpListener::bind(address).await.context(address)?;
+                    tokio::task::spawn_local(serve_h2(listener));
+                }
+                _ => return Err(Error::new(format!("{arg}: not unix:PATH, tcp:ADDRESS or h2:ADDRESS"))),
             }
             servers += 1;
         }
@@ -88,10 +93,32 @@ async fn serve_tcp(listener: TcpListener) {
     }
 }
 
+async fn serve_h2(listener: TcpListener) {
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.set_nodelay(true);
+            let builder = http2::Builder::new(Local);
+            let connection = builder.serve_connection(TokioIo::new(stream), service_fn(hello));
+            tokio::task::spawn_local(async { drop(connection.await) });
+        }
+    }
+}
+
+/// Runs what comes with an HTTP/2 connection on its thread.
+#[derive(Clone, Copy, Debug)]
+struct Local;
+
+impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Local {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+async fn hello(_: Request<Incoming>) -> std::result::Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::new(Bytes::from_static(BODY))))
+}
+
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let service = service_fn(|_: Request<Incoming>| async {
-        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(BODY))))
-    });
     // The client's end of a connection ends it.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(hello)).await;
 }
