@@ -42,6 +42,8 @@ pub(crate) enum Name {
     Warm,
     /// The same by HTTP/2, all over one connection.
     Http2,
+    /// Where the time of a request to a running function goes.
+    Hops,
     /// A request to a function at zero, beside a bare sandbox.
     Cold,
     /// Many requests at once to a function at zero, beside the bare runtime.
@@ -64,6 +66,7 @@ impl Name {
         match self {
             Name::Warm => "warm",
             Name::Http2 => "http2",
+            Name::Hops => "hops",
             Name::Cold => "cold",
             Name::Surge => "surge",
             Name::Register => "register",

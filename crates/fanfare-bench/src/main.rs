@@ -9,6 +9,7 @@ mod benches;
 mod caller;
 mod compare;
 mod direct;
+mod echo;
 mod emulate;
 mod h2load;
 mod haproxy;
@@ -110,6 +111,7 @@ fn one(args: &Args, name: Name, directory: &std::path::Path) -> Result<Report> {
     match name {
         Name::Warm => benches::warm::run(&mut bench),
         Name::Http2 => benches::http2::run(&mut bench),
+        Name::Hops => benches::hops::run(&mut bench),
         Name::Cold => benches::cold::run(&mut bench),
         Name::Surge => benches::surge::run(&mut bench),
         Name::Register => benches::register::run(&mut bench),

@@ -2,6 +2,7 @@
 
 pub(crate) mod cold;
 pub(crate) mod control;
+pub(crate) mod hops;
 pub(crate) mod http2;
 pub(crate) mod memory;
 pub(crate) mod register;

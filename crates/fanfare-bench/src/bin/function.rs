@@ -1,7 +1,8 @@
 //! The compiled function whose cold starts are measured: an HTTP server of the standard library alone, on the listener
 //! that it inherits or on `$PORT`.
 //!
-//! `GET /work/N` is answered after N milliseconds, everything else at once, with the name of the sandbox.
+//! `GET /work/N` is answered after N milliseconds, `GET /stamps` with when it was read and when its answer is written
+//! (nanoseconds of the machine's monotonic clock), everything else at once; all but stamps with the name of the sandbox.
 
 #[path = "../inherit.rs"]
 mod inherit;
@@ -92,20 +93,35 @@ fn answer(stream: &OwnedFd, seen: &mut Vec<u8>) -> io::Result<bool> {
     if !seen.ends_with(b"\r\n\r\n") {
         return Ok(true);
     }
+    let read_ns = now_ns();
+    let stamps = path(seen) == Some("/stamps");
     work(seen);
     seen.clear();
     let name = rustix::system::uname();
-    let body = name.nodename().to_bytes();
+    let body = match stamps {
+        true => format!("{read_ns:020} {:020}", now_ns()).into_bytes(),
+        false => name.nodename().to_bytes().to_vec(),
+    };
     let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
-    answer.extend_from_slice(body);
+    answer.extend_from_slice(&body);
     stream.write_all(&answer)?;
     Ok(true)
 }
 
+/// The same on every processor and in every sandbox.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+fn path(request: &[u8]) -> Option<&str> {
+    request.split(|byte| *byte == b' ').nth(1).and_then(|path| std::str::from_utf8(path).ok())
+}
+
 #[allow(clippy::disallowed_methods, reason = "to take time is what this work is")]
 fn work(request: &[u8]) {
-    let path = request.split(|byte| *byte == b' ').nth(1).and_then(|path| std::str::from_utf8(path).ok());
-    let millis = path.and_then(|path| path.strip_prefix("/work/")).and_then(|text| text.parse().ok());
+    let millis =
+        path(request).and_then(|path| path.strip_prefix("/work/")).and_then(|text| text.parse().ok());
     if let Some(millis) = millis {
         std::thread::sleep(Duration::from_millis(millis).min(WORK_MAX));
     }
