@@ -16,7 +16,8 @@ const NEEDED: &[(&str, &str)] = &[
 ];
 
 /// What benches compare with.
-const NEEDED_FOR_BENCHES: &[(&str, &str)] = &[("/usr/sbin/nginx", "nginx"), ("/usr/sbin/haproxy", "haproxy")];
+const NEEDED_FOR_BENCHES: &[(&str, &str)] =
+    &[("/usr/sbin/nginx", "nginx"), ("/usr/sbin/haproxy", "haproxy"), ("/usr/sbin/iptables", "iptables")];
 
 /// What virtual machines are made with.
 const NEEDED_FOR_GUESTS: &[(&str, &str)] = &[

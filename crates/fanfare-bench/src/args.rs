@@ -58,6 +58,8 @@ pub(crate) enum Name {
     Sweep,
     /// Steps of load on one function, and a surge that comes and goes.
     Steps,
+    /// The same without what makes it cheap.
+    Ablations,
 }
 
 impl Name {
@@ -74,6 +76,7 @@ impl Name {
             Name::Control => "control",
             Name::Sweep => "sweep",
             Name::Steps => "steps",
+            Name::Ablations => "ablations",
         }
     }
 }

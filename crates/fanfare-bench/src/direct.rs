@@ -41,9 +41,23 @@ pub(crate) struct Surge {
 impl Direct {
     /// Starts a runtime with its state in `dir`, and has it prepare `revision`, whose code is in `code`.
     pub(crate) fn start(dir: &Path, code: PathBuf, revision: RevisionSpec) -> Result<Direct> {
+        Direct::start_as(ProcessOptions::new(dir.join("r"), dir.join("d")), code, revision)
+    }
+
+    /// As [`Direct::start`], with so many network namespaces kept ready.
+    pub(crate) fn start_with(
+        dir: &Path,
+        code: PathBuf,
+        revision: RevisionSpec,
+        netns_pool: usize,
+    ) -> Result<Direct> {
+        let options = ProcessOptions { netns_pool, ..ProcessOptions::new(dir.join("r"), dir.join("d")) };
+        Direct::start_as(options, code, revision)
+    }
+
+    fn start_as(options: ProcessOptions, code: PathBuf, revision: RevisionSpec) -> Result<Direct> {
         let tokio =
             tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start tokio")?;
-        let options = ProcessOptions::new(dir.join("r"), dir.join("d"));
         let outlets = Outlets { exits: Arc::new(|_| {}), logs: Arc::new(|_| {}), code: Arc::new(Code(code)) };
         let revision = Arc::new(revision);
         let runtime = tokio.block_on(async {

@@ -1,4 +1,4 @@
-//! `fanfare-bench __emulate unix|tcp NODES DATA-DIRECTORY RUN-DIRECTORY`: the platform in one process as `fanfare up` runs it,
+//! `fanfare-bench __emulate unix|tcp NODES DATA-DIRECTORY RUN-DIRECTORY off|pass|persist`: the platform in one process as `fanfare up` runs it,
 //! but with any number of node daemons, whose runtime is the fake one. What is left of a cold start is what deciding,
 //! ordering, announcing and carrying it costs.
 
@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Context, Error, Result};
+use crate::relay::Relay;
 
 /// First argument of this mode.
 pub(crate) const ARGUMENT: &str = "__emulate";
@@ -50,8 +51,10 @@ impl Sockets {
 
 /// Runs until SIGTERM.
 pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
-    let mut arg =
-        || args.next().ok_or_else(|| Error::new("usage: unix|tcp NODES DATA-DIRECTORY RUN-DIRECTORY"));
+    let mut arg = || {
+        args.next()
+            .ok_or_else(|| Error::new("usage: unix|tcp NODES DATA-DIRECTORY RUN-DIRECTORY off|pass|persist"))
+    };
     let sockets = match arg()?.as_str() {
         "unix" => Sockets::Unix,
         "tcp" => Sockets::Tcp,
@@ -62,15 +65,16 @@ pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
         return Err(Error::new(format!("{nodes} nodes; 1 to {NODES_MAX} can be emulated")));
     }
     let (data_dir, run_dir) = (PathBuf::from(arg()?), PathBuf::from(arg()?));
+    let relay = Relay::of(&arg()?).ok_or_else(|| Error::new("the last word is off, pass or persist"))?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let tokio = builder.enable_all().build().context("start tokio")?;
     let of_nodes = builder.thread_name(NODE_THREADS).build().context("start tokio")?;
-    tokio.block_on(serve(nodes, sockets, &data_dir, &run_dir, of_nodes.handle()))
+    tokio.block_on(serve(nodes, (sockets, relay), &data_dir, &run_dir, of_nodes.handle()))
 }
 
 async fn serve(
     nodes: usize,
-    sockets: Sockets,
+    (sockets, relay): (Sockets, Relay),
     data_dir: &Path,
     run_dir: &Path,
     of_nodes: &tokio::runtime::Handle,
@@ -88,10 +92,11 @@ async fn serve(
         link_address: None,
         ..fanfare_control_plane::Options::new(data_dir.to_owned())
     };
-    let control_plane = ControlPlane::start(options, store, stop_control_plane.clone())
+    let control_plane = ControlPlane::start(options, store.clone(), stop_control_plane.clone())
         .await
         .context("start the control plane")?;
-    let (api, dialer) = (control_plane.api_address(), Dialer::in_process(control_plane.hub()));
+    let hub = relay.before(control_plane.hub(), &store);
+    let (api, dialer) = (control_plane.api_address(), Dialer::in_process(hub));
     let control_plane = tokio::spawn(control_plane.wait());
 
     let stop_data_plane = CancellationToken::new();

@@ -26,6 +26,7 @@ mod plot;
 mod ports;
 mod process;
 mod proxy;
+mod relay;
 mod report;
 mod roles;
 mod socket;
@@ -118,6 +119,7 @@ fn one(args: &Args, name: Name, directory: &std::path::Path) -> Result<Report> {
         Name::Memory => benches::memory::run(&mut bench),
         Name::Control => benches::control::run(&mut bench),
         Name::Sweep => benches::sweep::run(&mut bench),
+        Name::Ablations => benches::ablations::run(&mut bench),
         Name::Steps => benches::steps::run(&mut bench),
     }
 }

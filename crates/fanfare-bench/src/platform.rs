@@ -17,6 +17,7 @@ use crate::error::{Context, Error, Result};
 use crate::load::Loader;
 use crate::process::Daemon;
 use crate::procfs;
+use crate::relay::Relay;
 use crate::socket::Target;
 
 /// Names the program instead of the one beside this one.
@@ -99,11 +100,22 @@ impl Platform {
 
     /// Starts one whose nodes make nothing, of which there may be many.
     pub(crate) fn emulate(home: Home, nodes: usize, sockets: emulate::Sockets) -> Result<Platform> {
+        Platform::emulate_with(home, nodes, sockets, Relay::Off)
+    }
+
+    /// As [`Platform::emulate`], with this between control plane and nodes.
+    pub(crate) fn emulate_with(
+        home: Home,
+        nodes: usize,
+        sockets: emulate::Sockets,
+        relay: Relay,
+    ) -> Result<Platform> {
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         command
             .args([emulate::ARGUMENT, sockets.word(), &nodes.to_string()])
             .arg(home.data.path())
-            .arg(home.run_dir());
+            .arg(home.run_dir())
+            .arg(relay.word());
         Platform::run("the emulated platform", command, home, None)
     }
 

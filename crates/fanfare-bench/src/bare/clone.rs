@@ -131,9 +131,9 @@ pub(super) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Moves this process, which has one thread, into new namespaces.
+/// Moves this thread into new namespaces.
 pub(super) fn unshare(namespaces: c_int) -> io::Result<()> {
-    // SAFETY: changes namespaces of the calling process; no memory is involved.
+    // SAFETY: changes namespaces of the calling thread; no memory is involved.
     match unsafe { libc::unshare(namespaces) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -19,6 +19,11 @@ use crate::error::{Context, Error, Result};
 
 pub(crate) use helper::{ARGUMENT, run};
 
+/// Moves this thread, and what it starts from now on, into a network namespace of its own.
+pub(crate) fn own_network() -> std::io::Result<()> {
+    clone::unshare(libc::CLONE_NEWNET)
+}
+
 /// How a sandbox is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -40,24 +40,11 @@ fn with_nodes(bench: &Bench, report: &mut Report, nodes: usize, count: usize) ->
     let (mut cpus, mut cpus_without) = (Vec::new(), Vec::new());
     let mut stages = timing::Stages::default();
     for round in 0..bench.rounds {
-        let prefix = format!("c{round}");
-        register(&mut platform.api_loader(IN_FLIGHT)?, &prefix, count)?;
-        let calls: Vec<_> = (0..count).map(|n| get(&format!("/function/{prefix}-{n}/"))).collect();
-        let mut loader = platform.loader(IN_FLIGHT)?;
-        let before = cpu_times(&platform)?;
-        let mut work = Once::new(&calls, |id, latency, answer| {
-            stages.take(&answer).map_err(|error| Error::new(format!("{prefix}-{id}: {error}")))?;
-            latencies.push(latency.as_secs_f64() * 1e3);
-            Ok(())
-        });
-        let elapsed = loader.run(&mut work, None)?;
-        let after = cpu_times(&platform)?;
-        rates.push(count as f64 / elapsed.as_secs_f64());
-        let each_us = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
-        let (all, of_nodes) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
-        cpus.push(each_us(all));
-        cpus_without.push(each_us(all.saturating_sub(of_nodes)));
-        delete(&mut platform, &prefix, count)?;
+        let found = cold_starts(&mut platform, &format!("c{round}"), (count, IN_FLIGHT), &mut stages)?;
+        rates.push(found.rate);
+        cpus.push(found.cpu_us);
+        cpus_without.push(found.cpu_without_nodes_us);
+        latencies.extend(found.latencies_ms);
     }
     platform.stop()?;
     let of = format!("{nodes} {}", if nodes == 1 { "node" } else { "nodes" });
@@ -71,6 +58,48 @@ fn with_nodes(bench: &Bench, report: &mut Report, nodes: usize, count: usize) ->
     report.budget(format!("CPU per cold start without the nodes, {of}"), cpu.p50, "us", Limit::AtMost(60.0));
     report.budget(format!("wait for a sandbox, p99, {of}"), wait.p99, "ms", Limit::AtMost(50.0));
     Ok(())
+}
+
+/// What one round of cold starts came to.
+#[derive(Debug)]
+pub(super) struct ColdStarts {
+    /// Per second.
+    pub(super) rate: f64,
+    pub(super) latencies_ms: Vec<f64>,
+    /// Per cold start, of the whole process.
+    pub(super) cpu_us: f64,
+    /// Per cold start, without the threads of emulated nodes and sandboxes.
+    pub(super) cpu_without_nodes_us: f64,
+}
+
+/// Registers so many functions, calls each once with so many calls under way, and deletes them.
+pub(super) fn cold_starts(
+    platform: &mut Platform,
+    prefix: &str,
+    (count, in_flight): (usize, usize),
+    stages: &mut timing::Stages,
+) -> Result<ColdStarts> {
+    register(&mut platform.api_loader(IN_FLIGHT)?, prefix, count)?;
+    let calls: Vec<_> = (0..count).map(|n| get(&format!("/function/{prefix}-{n}/"))).collect();
+    let mut loader = platform.loader(in_flight)?;
+    let before = cpu_times(platform)?;
+    let mut latencies_ms = Vec::with_capacity(count);
+    let mut work = Once::new(&calls, |id, latency, answer| {
+        stages.take(&answer).map_err(|error| Error::new(format!("{prefix}-{id}: {error}")))?;
+        latencies_ms.push(latency.as_secs_f64() * 1e3);
+        Ok(())
+    });
+    let elapsed = loader.run(&mut work, None)?;
+    let after = cpu_times(platform)?;
+    let each_us = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
+    let (all, of_nodes) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    delete(platform, prefix, count)?;
+    Ok(ColdStarts {
+        rate: count as f64 / elapsed.as_secs_f64(),
+        latencies_ms,
+        cpu_us: each_us(all),
+        cpu_without_nodes_us: each_us(all.saturating_sub(of_nodes)),
+    })
 }
 
 /// CPU time of the whole process, and of the emulated nodes in it.

@@ -1,5 +1,6 @@
 //! The benches.
 
+pub(crate) mod ablations;
 pub(crate) mod cold;
 pub(crate) mod control;
 pub(crate) mod hops;
