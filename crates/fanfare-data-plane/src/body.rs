@@ -11,13 +11,13 @@ use fanfare_http1::{ErrorKind, ResponseBody};
 use fanfare_types::Timestamp;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use crate::activity::UnderWay;
 use crate::core::Core;
 use crate::deadlines::Watched;
 use crate::headers;
+use crate::http2;
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::progress::Late;
@@ -35,7 +35,7 @@ pub(crate) type Recycle = Box<dyn FnOnce(Connection)>;
 )]
 pub(crate) enum Upstream {
     Http1(ResponseBody<Stream, Payload, Recycle>),
-    Http2(Incoming),
+    Http2(http2::Answer),
 }
 
 impl Upstream {
@@ -53,8 +53,8 @@ impl Upstream {
 pub(crate) enum Broken {
     #[error(transparent)]
     Http1(#[from] fanfare_http1::Error),
-    #[error(transparent)]
-    Http2(#[from] hyper::Error),
+    #[error("{0}")]
+    Http2(#[from] h2::Error),
 }
 
 /// The body of an answer: the platform's own words, or a function's as they come.

@@ -1,44 +1,45 @@
-//! A client's connection as the server reads and writes it, where the server by itself would say too little.
+//! A client's connection of HTTP/1 as the server reads and writes it, where the server by itself would say too little.
 //!
 //! - The end of what a client says is either its departure or all it has to say (`nc -N`, `socat`). The server takes it
 //!   for the former. HTTP/1.1 clients are asked: they must be able to pass over a `100 Continue` at any time before the
 //!   answer, to which a socket that was closed says that it is, and one that was closed for writing says nothing.
 //!   HTTP/1.0 clients cannot be asked, and are taken to have left.
-//! - What is no request is answered by the server itself, without a reason. There is no hook for that, but where it is
-//!   the first thing that is said on a connection, the answer is recognised and replaced by one that has all.
+//! - What is no request is answered by the server itself, without a reason. There is no hook for that, but an answer
+//!   while there is no request is the server's own, and is replaced by one that has all.
 //! - An answer to a request that was not read to its end ends the connection, and must not be lost by that.
 //! - An answer that ends with the connection and breaks off must not look complete: the connection is reset.
 
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use fanfare_http1::{Linger, OnInformational};
-use http::{HeaderMap, StatusCode, Version};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use http::{HeaderMap, Response, StatusCode, Version};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
 
+use crate::body::{Body, Cut};
 use crate::interim::Interim;
 use crate::problem;
 use crate::shared::Shared;
 use crate::transport::Transport;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// First pause before it is looked whether the client has closed its socket; doubles to the maximum.
-const RECHECK_MIN: Duration = Duration::from_millis(5);
-const RECHECK_MAX: Duration = Duration::from_secs(5);
 
 /// What the connection and the requests on it know of each other. On one core, so the order of accesses is the
 /// program's; atomic only because the server wants connections that could be sent elsewhere.
 #[derive(Debug, Default)]
 pub(crate) struct ClientState {
-    /// There was a request.
+    /// Requests that have come.
+    requests: AtomicU64,
+    /// There is one whose whole answer the server does not have yet.
     asked: AtomicBool,
-    http2: AtomicBool,
     /// A request can be answered with `100 Continue` now.
     waiting: AtomicBool,
     /// The client has said all it has to say.
@@ -54,15 +55,21 @@ pub(crate) struct ClientState {
 impl ClientState {
     /// A request has come, whose client `expects` leave to send its body or does not.
     pub(crate) fn begin(&self, version: Version, expects: bool) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         self.asked.store(true, Ordering::Relaxed);
-        self.http2.store(version == Version::HTTP_2, Ordering::Relaxed);
-        self.waiting.store(version == Version::HTTP_11, Ordering::Relaxed);
-        self.interim.begin(version == Version::HTTP_11 && expects);
+        let informed = matches!(version, Version::HTTP_11 | Version::HTTP_2);
+        self.waiting.store(informed, Ordering::Relaxed);
+        self.interim.begin(informed && expects);
     }
 
-    /// Whether it is known to speak HTTP/2.
-    pub(crate) fn is_http2(&self) -> bool {
-        self.http2.load(Ordering::Relaxed)
+    /// The request whose whole answer the server has, if that is so.
+    fn settled(&self) -> Option<u64> {
+        (!self.asked.load(Ordering::Relaxed)).then(|| self.requests.load(Ordering::Relaxed))
+    }
+
+    /// Nobody listens any more to what comes before the answer.
+    pub(crate) fn ignore_informational(&self) {
+        self.waiting.store(false, Ordering::Relaxed);
     }
 
     /// Whether the client has said all it has to say: a body that is not complete will not be.
@@ -92,14 +99,32 @@ impl OnInformational for ClientState {
     }
 }
 
+/// The body of an answer on a connection, which is all the server's when this is dropped.
+pub(crate) struct Answering {
+    body: Body,
+    /// None after a change of protocol, whose end is the connection's.
+    state: Option<Arc<ClientState>>,
+}
+
+impl Answering {
+    pub(crate) fn new(response: Response<Body>, state: &Arc<ClientState>) -> Response<Self> {
+        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let state = (!switches).then(|| state.clone());
+        response.map(|body| Answering { body, state })
+    }
+}
+
 pub(crate) struct ClientStream {
     stream: Transport,
     state: Arc<ClientState>,
     shared: Arc<Shared>,
     /// Something was given to be written and not yet flushed.
     dirty: bool,
-    /// Since the client has said all it has to say: when to look whether it has left.
-    recheck: Option<(Pin<Box<Sleep>>, Duration)>,
+    /// The request whose whole answer was among what was given to be written last, and how much of that is left.
+    settled: Option<u64>,
+    left_bytes: usize,
+    /// Since the client has said all it has to say: resolves when it has left.
+    leaves: Option<Pin<Box<dyn Future<Output = io::Error> + Send>>>,
     refusal: Option<Refusal>,
     /// Since the server has closed the connection.
     linger: Option<Linger>,
@@ -111,6 +136,8 @@ pub(crate) struct ClientStream {
 struct Refusal {
     bytes: Vec<u8>,
     written: usize,
+    /// Of the server's own.
+    own_bytes: usize,
 }
 
 impl ClientStream {
@@ -120,7 +147,9 @@ impl ClientStream {
             state,
             shared,
             dirty: false,
-            recheck: None,
+            settled: Some(0),
+            left_bytes: 0,
+            leaves: None,
             refusal: None,
             linger: None,
             interim: Bytes::new(),
@@ -134,23 +163,17 @@ impl ClientStream {
         if !askable || !self.stream.say(cx, CONTINUE) {
             return Poll::Ready(Ok(()));
         }
+        let Ok(leaves) = closed(self.stream.socket()) else { return Poll::Ready(Ok(())) };
         self.state.ended.store(true, Ordering::Relaxed);
-        self.recheck = Some((Box::pin(sleep(RECHECK_MIN)), RECHECK_MIN));
+        self.leaves = Some(Box::pin(leaves));
         self.poll_left(cx)
     }
 
-    /// Never ready with anything but the error of a socket that was closed.
+    /// Never ready with anything but the error of a socket that was closed: reading would go on to say that it has
+    /// ended.
     fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some((timer, pause)) = &mut self.recheck {
-            ready!(timer.as_mut().poll(cx));
-            // Reading would go on to say that it has ended.
-            if let Some(error) = self.stream.socket().take_error()? {
-                return Poll::Ready(Err(error));
-            }
-            *pause = (*pause * 2).min(RECHECK_MAX);
-            timer.as_mut().reset(Instant::now() + *pause);
-        }
-        Poll::Pending
+        let Some(leaves) = &mut self.leaves else { return Poll::Pending };
+        leaves.as_mut().poll(cx).map(Err)
     }
 
     /// Writes informational responses, where that is between two answers of the server.
@@ -174,19 +197,56 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes note of what the server is about to write; `false` when something else is written instead.
-    fn write_begins(&mut self, bytes: &[u8]) -> bool {
+    /// Takes note of what the server is about to write: how much of it is to be written as it is. Something else is in
+    /// place of the rest.
+    ///
+    /// # Errors
+    /// The server's own words are in the midst of others'.
+    fn write_begins(&mut self, bufs: &[IoSlice<'_>], bytes: usize) -> io::Result<usize> {
+        let first: &[u8] = bufs.first().map_or(&[], |first| first);
         self.dirty = true;
-        if bytes != CONTINUE {
-            self.state.waiting.store(false, Ordering::Relaxed);
+        if first != CONTINUE {
+            self.state.ignore_informational();
         }
-        if self.refusal.is_none() && !self.state.asked.load(Ordering::Relaxed) {
-            self.refusal = refused(bytes).map(|status| {
-                let bytes = problem::of_server(&self.shared, status);
-                Refusal { bytes, written: 0 }
-            });
+        if let Some(refusal) = &self.refusal {
+            return Ok(bytes.saturating_sub(refusal.own_bytes));
         }
-        self.refusal.is_none()
+        let (settled, before) = (self.state.settled(), self.settled);
+        let own_bytes = bytes.saturating_sub(self.left_bytes);
+        self.left_bytes = bytes;
+        if settled.is_some() {
+            self.settled = settled;
+        }
+        // What comes after the whole of the last answer is no answer.
+        if settled.is_none() || settled != before || own_bytes == 0 {
+            return Ok(bytes);
+        }
+        let own = first.len().checked_sub(own_bytes).map(|at| &first[at..]);
+        let Some(status) = own.and_then(refused) else { return Ok(bytes) };
+        if bufs.len() > 1 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let written = problem::of_server(&self.shared, status);
+        self.refusal = Some(Refusal { bytes: written, written: 0, own_bytes });
+        Ok(bytes - own_bytes)
+    }
+
+    fn poll_server(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(cx))?;
+        let bytes = bufs.iter().map(|buf| buf.len()).sum();
+        let as_it_is = self.write_begins(bufs, bytes)?;
+        let written = if as_it_is == bytes {
+            ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?
+        } else if as_it_is > 0 {
+            ready!(Pin::new(&mut self.stream).poll_write(cx, &bufs[0][..as_it_is]))?
+        } else if let Some(refusal) = &mut self.refusal {
+            ready!(refusal.poll_write(cx, &mut self.stream))?;
+            bytes
+        } else {
+            0
+        };
+        self.left_bytes = bytes - written;
+        Poll::Ready(Ok(written))
     }
 }
 
@@ -212,7 +272,7 @@ impl Refusal {
 impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.recheck.is_some() {
+        if this.leaves.is_some() {
             return this.poll_left(cx);
         }
         let before = buf.filled().len();
@@ -226,15 +286,7 @@ impl AsyncRead for ClientStream {
 
 impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        ready!(this.poll_interim(cx))?;
-        if this.write_begins(buf) {
-            return Pin::new(&mut this.stream).poll_write(cx, buf);
-        }
-        if let Some(refusal) = &mut this.refusal {
-            ready!(refusal.poll_write(cx, &mut this.stream))?;
-        }
-        Poll::Ready(Ok(buf.len()))
+        self.get_mut().poll_server(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -242,15 +294,7 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        ready!(this.poll_interim(cx))?;
-        if this.write_begins(bufs.first().map_or(&[], |first| &**first)) {
-            return Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        }
-        if let Some(refusal) = &mut this.refusal {
-            ready!(refusal.poll_write(cx, &mut this.stream))?;
-        }
-        Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()))
+        self.get_mut().poll_server(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -277,6 +321,54 @@ impl AsyncWrite for ClientStream {
     }
 }
 
+/// Resolves when the peer of a socket says that it is closed.
+fn closed(stream: &TcpStream) -> io::Result<impl Future<Output = io::Error> + use<>> {
+    // A registration of its own: that of the stream is ready for ever once the peer has said its last.
+    let socket = TcpStream::from_std(std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?))?;
+    Ok(async move {
+        loop {
+            if let Err(error) = socket.ready(Interest::ERROR).await {
+                return error;
+            }
+            // Not ready again before it is told again.
+            let error = socket.try_io(Interest::ERROR, || match socket.take_error()? {
+                Some(error) => Ok(error),
+                None => Err(io::ErrorKind::WouldBlock.into()),
+            });
+            match error {
+                Ok(error) => return error,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return error,
+                Err(_) => {}
+            }
+        }
+    })
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if let Some(state) = &self.state {
+            state.asked.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 impl Drop for ClientStream {
     fn drop(&mut self) {
         if self.state.reset.load(Ordering::Relaxed) {
@@ -287,22 +379,4 @@ impl Drop for ClientStream {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_refusal_of_the_server_is_taken_for_one() {
-        let cases: [(&[u8], Option<u16>); 7] = [
-            (b"HTTP/1.1 400 Bad Request\r\n", Some(400)),
-            (b"HTTP/1.0 431 \r\n", Some(431)),
-            (b"HTTP/1.1 200 OK\r\n", None),
-            (b"HTTP/1.1 100 Continue\r\n", None),
-            (b"HTTP/1.1 4", None),
-            (b"\0\0\x12\x04\0\0\0\0\0", None),
-            (b"", None),
-        ];
-        for (bytes, status) in cases {
-            assert_eq!(refused(bytes).map(|status| status.as_u16()), status, "{bytes:?}");
-        }
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::header::{
@@ -184,11 +185,16 @@ fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
     }
 }
 
-/// A client's connection, with what the proxy fields say about it, made once.
+/// A client's connection of HTTP/1 or one stream of HTTP/2.
 pub(crate) struct Client {
     pub(crate) state: Arc<ClientState>,
     pub(crate) informational: Arc<dyn OnInformational>,
-    pub(crate) ip: IpAddr,
+    address: Rc<Address>,
+}
+
+/// What the proxy fields say about a client, made once.
+struct Address {
+    ip: IpAddr,
     for_field: HeaderValue,
     forwarded_for: String,
     proto: HeaderValue,
@@ -205,30 +211,43 @@ impl Client {
             IpAddr::V6(ip) => format!("\"[{ip}]\""),
         };
         let proto = if secure { "https" } else { "http" };
-        let state = Arc::<ClientState>::default();
-        Client {
-            informational: state.clone(),
-            state,
+        Client::at(Rc::new(Address {
             ip,
             for_field: HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
             forwarded_for: format!("for={node};proto={proto}"),
             proto: HeaderValue::from_static(proto),
             last: RefCell::new(None),
-        }
+        }))
+    }
+
+    /// The same client on one stream of its connection.
+    pub(crate) fn on_stream(&self) -> Self {
+        Client::at(self.address.clone())
+    }
+
+    fn at(address: Rc<Address>) -> Self {
+        let state = Arc::<ClientState>::default();
+        Client { informational: state.clone(), state, address }
+    }
+
+    pub(crate) fn ip(&self) -> IpAddr {
+        self.address.ip
     }
 
     /// Appends this hop to `X-Forwarded-For` and `Forwarded` (RFC 7239). `X-Forwarded-Proto` and `-Host` have no place
     /// for more than one hop: what a proxy in front has said stays.
     pub(crate) fn append(&self, headers: &mut HeaderMap) {
         let host = headers.get(HOST).cloned();
-        append(headers, X_FORWARDED_FOR, self.for_field.clone());
-        append(headers, FORWARDED, self.forwarded(host.as_ref()));
-        headers.entry(X_FORWARDED_PROTO).or_insert_with(|| self.proto.clone());
+        append(headers, X_FORWARDED_FOR, self.address.for_field.clone());
+        append(headers, FORWARDED, self.address.forwarded(host.as_ref()));
+        headers.entry(X_FORWARDED_PROTO).or_insert_with(|| self.address.proto.clone());
         if let Some(host) = host {
             headers.entry(X_FORWARDED_HOST).or_insert(host);
         }
     }
+}
 
+impl Address {
     fn forwarded(&self, host: Option<&HeaderValue>) -> HeaderValue {
         let Some(host) = host else {
             return HeaderValue::try_from(&self.forwarded_for)

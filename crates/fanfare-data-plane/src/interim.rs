@@ -1,15 +1,14 @@
 //! What passes between a client and a function before the answer: informational responses (1xx) one way, and the leave
 //! to send the body (`Expect: 100-continue`) the other.
 //!
-//! The server has no say in either: it answers `100 Continue` by itself as soon as a body is read, and sends no other
-//! informational response. So a body that was held back by its client is not read before the function asks for it, and
-//! other informational responses are written to the connection between two answers of the server. HTTP/2 clients get
-//! none: the server (hyper 1.12) has no way to send them, though its frames could (`send_informational` of h2 0.4);
-//! hyperium/hyper#4114 is about that. They lose hints, which any hop may leave out, and never wait for leave.
+//! The server of HTTP/1.1 has no say in either: it answers `100 Continue` by itself as soon as a body is read, and sends
+//! no other informational response. So a body that was held back by its client is not read before the function asks for
+//! it, and other informational responses are written to the connection between two answers of the server. That of
+//! HTTP/2 sends both on the request's stream.
 
 use std::future::{Future, pending};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,15 +19,23 @@ use crate::headers;
 
 /// How long a function may take to ask for a body that its client holds back. Many never ask, and read.
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
-/// Bytes of informational responses that wait for the connection; what comes beyond is left out, as any of them may be.
+/// Bytes of informational responses that wait for the connection, and on a stream of HTTP/2, where nothing tells how
+/// many wait, of all; what comes beyond is left out, as any of them may be.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The state of one connection. One request at a time is answered on it.
+/// Bytes that a status takes, about.
+const LINE_BYTES: usize = 32;
+
+/// What a function has said before its answer.
+pub(crate) type Informational = (StatusCode, HeaderMap);
+
+/// The state of one connection of HTTP/1 or one stream of HTTP/2. One request at a time is answered on it.
 #[derive(Debug, Default)]
 pub(crate) struct Interim {
-    /// Responses to write.
-    bytes: Mutex<Vec<u8>>,
+    /// Responses to pass on.
+    responses: Mutex<Vec<Informational>>,
     there: AtomicBool,
+    bytes: AtomicUsize,
     /// The client waits for leave to send the body.
     held: AtomicBool,
     reader: Mutex<Option<Waker>>,
@@ -38,9 +45,8 @@ impl Interim {
     /// A request has come, whose client `expects` leave to send the body or does not.
     pub(crate) fn begin(&self, expects: bool) {
         self.held.store(expects, Ordering::Relaxed);
-        if self.there.swap(false, Ordering::Relaxed) {
-            self.bytes.lock().clear();
-        }
+        self.taken();
+        self.bytes.store(0, Ordering::Relaxed);
     }
 
     /// Ready when the body may be read.
@@ -78,21 +84,39 @@ impl Interim {
         let mut fields = fields.clone();
         headers::strip_hop_by_hop(&mut fields);
         headers::strip_platform(&mut fields);
-        let mut bytes = self.bytes.lock();
-        if bytes.len() + headers::size(&fields) > BYTES_MAX {
+        let bytes = LINE_BYTES + headers::size(&fields);
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > BYTES_MAX {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             return;
         }
-        bytes.extend_from_slice(format!("HTTP/1.1 {status}\r\n").as_bytes());
-        for (name, value) in &fields {
-            bytes.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
-        }
-        bytes.extend_from_slice(b"\r\n");
+        self.responses.lock().push((status, fields));
         self.there.store(true, Ordering::Relaxed);
     }
 
-    /// What is to be written now.
+    /// What is to be passed on now.
+    pub(crate) fn taken(&self) -> Vec<Informational> {
+        if !self.there.swap(false, Ordering::Relaxed) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.responses.lock())
+    }
+
+    /// The same as HTTP/1.1 writes it. It waits no more here.
     pub(crate) fn written(&self) -> Option<Vec<u8>> {
-        self.there.swap(false, Ordering::Relaxed).then(|| std::mem::take(&mut *self.bytes.lock()))
+        let taken = self.taken();
+        if taken.is_empty() {
+            return None;
+        }
+        self.bytes.store(0, Ordering::Relaxed);
+        let mut bytes = Vec::new();
+        for (status, fields) in taken {
+            bytes.extend_from_slice(format!("HTTP/1.1 {status}\r\n").as_bytes());
+            for (name, value) in &fields {
+                bytes.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+            }
+            bytes.extend_from_slice(b"\r\n");
+        }
+        Some(bytes)
     }
 
     /// Waits for the head of an answer. A body that is held back goes out when the function asks for it, when it has

@@ -18,7 +18,6 @@ use crate::clock;
 use crate::core::Core;
 use crate::failures;
 use crate::headers::{self, Client};
-use crate::http2;
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::problem::Problem;
@@ -288,7 +287,7 @@ enum Unanswered {
 pub(crate) async fn failure(lease: &Lease, error: &Broken) -> Problem {
     match error {
         Broken::Http1(error) => failure_http1(lease, error).await,
-        Broken::Http2(error) => hung_up(lease, &http2::describe(error)).await,
+        Broken::Http2(error) => hung_up(lease, &error.to_string()).await,
     }
 }
 

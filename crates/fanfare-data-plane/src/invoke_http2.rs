@@ -125,16 +125,16 @@ impl Call<'_> {
         left: Duration,
         body: RequestBody<Payload>,
     ) -> Result<Response<Upstream>, Unanswered> {
-        // Leave to send the body does not come over this protocol.
+        // Servers of this protocol rarely give leave to send a body, and no client of it waits for one long.
         self.client.state.interim.give_leave();
         let head = match self.head_http2(left) {
             Ok(head) => head,
             Err(why) => return Err(Unanswered::Failed(Failure::Body(why))),
         };
         lease.sending();
-        let connection = connection.clone();
+        let (connection, informational) = (connection.clone(), self.client.informational.clone());
         let exchange: Http2Exchange = Box::pin(async move {
-            let response = connection.send(head, body).await?;
+            let response = connection.send(head, body, informational).await?;
             Ok(response.map(Upstream::Http2))
         });
         let sent = Sent::new(exchange, lease.clone());

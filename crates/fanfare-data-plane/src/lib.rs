@@ -13,16 +13,13 @@
 //!
 //! `/async-function/NAME/…` takes the same request for later: 202 and an id, once it is durable. `/async…` answers for
 //! what was taken so.
-//!
-//! Two refusals are the HTTP library's own and bare, for it gives no say in them: what is no HTTP/1 request any more
-//! after a good one on the same connection (400, 414 or 431, and the end of the connection), and an HTTP/2 header list
-//! over its limit (431).
 
 mod activity;
 mod asynchronous;
 mod body;
 mod client_stream;
 mod clock;
+mod connection;
 mod control;
 mod core;
 mod crowd;
@@ -39,6 +36,7 @@ pub mod fuzz;
 mod handover;
 mod headers;
 mod http2;
+mod incoming;
 mod interim;
 mod invoke;
 mod invoke_http2;

@@ -1,34 +1,19 @@
 //! Accepting connections, and draining them.
 
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fanfare_types::limits::REQUEST_HEAD_BYTES_MAX;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::activity::Activity;
-use crate::client_stream::{ClientState, ClientStream};
 use crate::clock;
+use crate::connection::connection;
 use crate::core::Core;
-use crate::headers::{self, Client};
-use crate::request::serve;
-use crate::shared::{Counted, Shared};
-use crate::transport::{self, Transport};
 
 const BACKLOG: i32 = 4_096;
 /// Pause after the system could not give a connection, for want of descriptors or memory.
@@ -38,11 +23,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const ACCEPTS_MAX: usize = 16;
 /// How long a client may leave what was sent to it unacknowledged, or its window shut, before the connection is cut.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Streams of one HTTP/2 connection at once.
-const H2_STREAMS_MAX: u32 = 1_024;
-/// Bytes of an HTTP/2 header list, which counts 32 more for each field; larger ones are refused with 431 by the
-/// protocol.
-const H2_HEADER_LIST_BYTES_MAX: u32 = 96 * 1024;
 
 /// One listener per core on the same address, among which the kernel distributes connections.
 ///
@@ -183,132 +163,4 @@ fn drain_timeout(core: &Core) -> Duration {
     }
     let functions = core.shared.directory.functions();
     functions.iter().map(|function| function.longest_request()).max().unwrap_or_default().max(limit)
-}
-
-async fn connection(core: Rc<Core>, stream: TcpStream, client: SocketAddr, draining: CancellationToken) {
-    let shared = core.shared.clone();
-    let Some(_counted) = counted(&core, &shared) else { return };
-    let activity = Rc::new(Activity::default());
-    let member = core.crowd.join(activity.clone());
-    // It only delays small answers if it fails.
-    let _ = stream.set_nodelay(true);
-    let opened = tokio::select! {
-        opened = Transport::open(stream, &shared, &draining) => opened,
-        () = member.asked_to_leave() => return,
-    };
-    let Some(stream) = opened else { return };
-    let client = Rc::new(Client::new(client, stream.is_tls()));
-    let asked = activity.clone();
-    let state = client.state.clone();
-    let stream = ClientStream::new(stream, state.clone(), shared.clone());
-    let begun = state.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        begun.begin(request.version(), headers::expects_leave(request.headers()));
-        serve(core.clone(), client.clone(), asked.begin(), request)
-    });
-    let idle_max = shared.options.header_read_timeout;
-    let builder = builder(idle_max);
-    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-    let leaves_at_once = async {
-        tokio::select! {
-            () = member.asked_to_leave() => member.is_of_no_use(),
-            () = leave(&draining, &activity, idle_max, &state, &shared) => false,
-        }
-    };
-    // Polled when it is woken, and not whenever a byte has come: that was 3 % of a warm request.
-    let mut leaves_at_once: FuturesUnordered<_> = std::iter::once(leaves_at_once).collect();
-    let result = tokio::select! {
-        biased;
-        result = connection.as_mut() => result,
-        Some(at_once) = leaves_at_once.next() => {
-            if at_once {
-                return;
-            }
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                result = connection.as_mut() => result,
-                // A client that has stopped reading, or keeps a stream open without a request, does not end by itself.
-                () = activity.rests(idle_max) => Ok(()),
-            }
-        }
-    };
-    if let Err(error) = result {
-        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user) {
-            state.cut();
-        }
-        // The client left, was too slow, or speaks something else; or an answer was cut on purpose.
-        tracing::debug!(%error, "a connection ended early");
-    }
-}
-
-/// Counts a connection. Where there are too many, one that is of no use is closed in its favour.
-fn counted<'a>(core: &Core, shared: &'a Shared) -> Option<Counted<'a>> {
-    let limit = shared.connections_max;
-    if let Some(counted) = Counted::within(&shared.connections, limit) {
-        return Some(counted);
-    }
-    shared.crowded_out.fetch_add(1, Ordering::Relaxed);
-    if let Some(times) = shared.crowding.happened(clock::now()) {
-        tracing::warn!(limit, times, "too many connections of clients; idle ones are closed for new ones");
-    }
-    core.crowd.make_room().then(|| Counted::in_place_of_another(&shared.connections))
-}
-
-fn builder(idle_max: Duration) -> auto::Builder<LocalExecutor> {
-    let mut builder = auto::Builder::new(LocalExecutor);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(idle_max)
-        // The number of fields is limited by the server's own default, `limits::REQUEST_FIELDS_MAX`. To read a head with
-        // any other limit takes two allocations, of 16 KiB for 256 fields: 3 % of a warm request.
-        .max_buf_size(REQUEST_HEAD_BYTES_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        // A client that has gone without a word cannot be told goodbye either.
-        .keep_alive_interval(idle_max)
-        .keep_alive_timeout(idle_max)
-        .max_concurrent_streams(H2_STREAMS_MAX)
-        .max_header_list_size(H2_HEADER_LIST_BYTES_MAX);
-    builder
-}
-
-/// Resolves when a connection should end: when the data plane drains, or when it has been of no use for `idle_max`.
-///
-/// HTTP/1 has a timer of its own, but only once the client has said enough to be known to speak it; HTTP/2 has none.
-///
-/// HTTP/2 can say goodbye without losing a request. HTTP/1 cannot: a request may be on its way when its connection is
-/// closed. So a connection of HTTP/1 ends with the answer to its next request, which says so, and is closed between
-/// two requests only when it has rested for a moment.
-async fn leave(
-    draining: &CancellationToken,
-    activity: &Activity,
-    idle_max: Duration,
-    state: &ClientState,
-    shared: &Shared,
-) {
-    tokio::select! {
-        () = draining.cancelled() => {
-            if !state.is_http2() {
-                activity.rests(transport::draining_rest(shared)).await;
-            }
-        }
-        () = activity.rests(idle_max) => {}
-    }
-}
-
-/// Runs the tasks of HTTP/2 streams on the core of their connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalExecutor;
-
-impl<F> hyper::rt::Executor<F> for LocalExecutor
-where
-    F: Future + 'static,
-{
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(async move {
-            future.await;
-        });
-    }
 }

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use fanfare_http1::Watched;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use crate::client_stream::ClientState;
 use crate::headers;
+use crate::incoming::{Incoming, IncomingError};
 use crate::progress::Progress;
 
 /// Bytes that are read ahead for a request that waits.
@@ -47,7 +47,7 @@ enum Rest {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BrokenOff {
     #[error("{0}")]
-    Failed(hyper::Error),
+    Failed(#[source] IncomingError),
     #[error("the client said nothing more")]
     Ended,
     #[error("it is sent elsewhere")]

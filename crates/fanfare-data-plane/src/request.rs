@@ -12,7 +12,6 @@ use fanfare_types::{Reason, Timestamp};
 use http::header::{CONNECTION, EXPECT, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version, request};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
 use crate::activity::UnderWay;
 use crate::asynchronous::{self, INVOCATION_ID};
@@ -23,6 +22,7 @@ use crate::find::{self, Found};
 use crate::form;
 use crate::function::{Answer, Function, Slot, Taken};
 use crate::headers::{self, Client};
+use crate::incoming::Incoming;
 use crate::invoke::{Attempt, Call};
 use crate::lease::Lease;
 use crate::payload::{BrokenOff, ClientBody, Payload};
@@ -114,7 +114,7 @@ pub(crate) async fn serve(
         }
     };
     response.headers_mut().insert(REQUEST_ID, id);
-    closes |= core.shared.draining.load(Ordering::Relaxed) || client.state.has_ended();
+    closes |= core.shared.is_leaving() || client.state.has_ended();
     // Reading would be the leave to send what nobody wants.
     let unread = match rest.settle(!closes && !expects).await {
         Settled::Read => false,

@@ -62,6 +62,11 @@ struct Peers {
 }
 
 impl Shared {
+    /// Whether this data plane takes no new work for long: it drains, or another one has its sockets.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.draining.load(Ordering::Relaxed) || self.handed_over.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn new(options: Options, door: Option<Door>) -> Self {
         Shared {
             // One more for asynchronous invocations.

@@ -184,7 +184,7 @@ pub(crate) async fn collect(
         Sender::Believed => door.room_of_known(told.unwrap_or(limit)).ok(),
     };
     let full = |full: Full| Problem::new(Reason::DataPlaneFull, full.to_string());
-    let taken = door.intake.begin(client.ip, clock::now());
+    let taken = door.intake.begin(client.ip(), clock::now());
     client.state.interim.give_leave();
     let told = told.and_then(|told| usize::try_from(told).ok()).unwrap_or(0);
     let mut whole = BytesMut::with_capacity(told.min(FIRST_CAPACITY));

@@ -91,10 +91,10 @@ fn may_list(core: &Core, door: &Door, client: &Client, parts: &request::Parts) -
     let known = || {
         let addresses = core.shared.peers();
         let mut hosts = addresses.iter().filter_map(|(_, address)| address.rsplit_once(':'));
-        hosts.any(|(host, _)| host.trim_matches(['[', ']']).parse() == Ok(client.ip))
+        hosts.any(|(host, _)| host.trim_matches(['[', ']']).parse() == Ok(client.ip()))
     };
     let proxied = ["x-forwarded-for", "forwarded", "via", "x-real-ip"];
-    (client.ip.is_loopback() || known())
+    (client.ip().is_loopback() || known())
         && find::host_is_an_address(parts)
         && !proxied.iter().any(|name| parts.headers.contains_key(*name))
 }

@@ -182,6 +182,76 @@ async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
     assert_eq!(counted, cases.len() as u64);
 }
 
+/// What came of a connection: its last answer, which has to have all that a refusal has.
+fn last_refusal(received: &str) -> serde_json::Value {
+    let (_, last) = received.rsplit_once("HTTP/1.1 400 Bad Request\r\n").expect("a refusal");
+    let (head, document) = last.split_once("\r\n\r\n").unwrap();
+    for field in ["x-fanfare-reason: bad-request", "connection: close"] {
+        assert!(head.lines().any(|line| line == field), "{field}: {head}");
+    }
+    let document: serde_json::Value = serde_json::from_str(document).unwrap();
+    let id = format!("x-request-id: {}", document["request_id"].as_str().unwrap());
+    assert!(head.lines().any(|line| line == id), "{head}");
+    document
+}
+
+#[tokio::test]
+async fn so_is_what_is_no_request_after_one_that_was() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let good = "POST /function/hello HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nok";
+    let unknown = "GET /function/nobody HTTP/1.1\r\nhost: a\r\n\r\n";
+    for before in [good, unknown, &good.repeat(3), &unknown.repeat(2)] {
+        for nonsense in ["nonsense\r\n\r\n", "GET / HTTP/1.1\r\nno-colon\r\n\r\n"] {
+            // In one piece, and when the answers are there.
+            let mut pipelined = TcpStream::connect(rig.address()).await.unwrap();
+            pipelined.write_all(format!("{before}{nonsense}").as_bytes()).await.unwrap();
+            let received = to_end(&mut pipelined).await;
+            assert_eq!(last_refusal(&received)["reason"], "bad-request");
+            let answers = |received: &str| received.matches("\r\nx-request-id: ").count();
+            let expected = before.matches("HTTP/1.1").count();
+            assert_eq!(answers(&received), expected + 1, "{received}");
+            let mut later = TcpStream::connect(rig.address()).await.unwrap();
+            later.write_all(before.as_bytes()).await.unwrap();
+            let mut first = Vec::new();
+            let last: &[u8] = if before.starts_with("POST") { b"\n\nok" } else { b"}" };
+            while answers(&String::from_utf8_lossy(&first)) < expected || !first.ends_with(last) {
+                assert!(within("the answers", later.read_buf(&mut first)).await.unwrap() > 0);
+            }
+            later.write_all(nonsense.as_bytes()).await.unwrap();
+            assert_eq!(last_refusal(&to_end(&mut later).await)["reason"], "bad-request");
+        }
+    }
+}
+
+/// The answer before it waits in the server, which has read on.
+#[tokio::test]
+async fn so_is_what_follows_an_answer_that_nobody_has_read_yet() {
+    const ANSWER_BYTES: usize = 8 << 20;
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = RawSandbox::new(rig.dir(), 1);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 * 1024).unwrap();
+    let mut client = socket.connect(rig.address()).await.unwrap();
+    client.write_all(b"GET /function/hello HTTP/1.1\r\nhost: a\r\n\r\nnonsense\r\n\r\n").await.unwrap();
+    let mut connection = sandbox.accept().await;
+    connection.head().await;
+    let body = "HTTP/1.1 400 Bad Request\r\n\r\n".repeat(ANSWER_BYTES / 28);
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+    let answering = tokio::spawn(async move {
+        connection.write(&head).await;
+        connection.write(&body).await;
+        (connection, body)
+    });
+    let received = to_end(&mut client).await;
+    let (_connection, body) = answering.await.unwrap();
+    let (_, rest) = received.split_once("\r\n\r\n").unwrap();
+    let after = rest.strip_prefix(&body).expect("the whole answer, as it was");
+    assert_eq!(last_refusal(after)["reason"], "bad-request");
+}
+
 #[tokio::test]
 async fn answers_that_look_like_a_refusal_pass_unchanged() {
     let (rig, control) = Rig::synced(vec![hello()]).await;

@@ -9,7 +9,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 
 use crate::client::{Connection, get_later, http2};
 use crate::rig::{Control, Rig, hello, within};
@@ -272,6 +272,60 @@ async fn resets_and_deadlines_in_mid_stream_reset_the_clients_stream() {
         assert_eq!(shown.contains("ENHANCE_YOUR_CALM"), by_function, "the function's own reason: {shown}");
         let why = if by_function { Condemned::Broken } else { Condemned::Timeout };
         assert_eq!(control.condemned().await, (1, why));
+    }
+}
+
+#[tokio::test]
+async fn early_hints_of_a_function_that_speaks_http2_pass_to_any_client() {
+    let (rig, _control, sandbox) = world(|_| {}).await;
+    let mut old = TcpStream::connect(rig.address()).await.unwrap();
+    old.write_all(b"GET /function/hello HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut connection = sandbox.accept().await;
+    let say = |respond: &mut h2::server::SendResponse<Bytes>| {
+        let hints = Response::builder().status(103).header("link", "</s.css>").header("x-fanfare-no", "1");
+        respond.send_informational(hints.body(()).unwrap()).unwrap();
+    };
+    let (_, mut respond) = next(&mut connection).await;
+    say(&mut respond);
+    ok(respond, "done");
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let (mut client, driven) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(driven);
+    let (mut response, _) =
+        client.send_request(Request::get("http://hello/").body(()).unwrap(), true).unwrap();
+    let (_, mut respond) = next(&mut connection).await;
+    say(&mut respond);
+    drive(connection);
+    let hints = std::future::poll_fn(|cx| response.poll_informational(cx));
+    let hints = within("the hints", hints).await.unwrap().unwrap();
+    assert_eq!((hints.status().as_u16(), &hints.headers()["link"]), (103, &"</s.css>".parse().unwrap()));
+    assert_eq!(hints.headers().len(), 1, "{hints:?}");
+    ok(respond, "done");
+    assert_eq!(within("the answer", response).await.unwrap().status(), 200);
+    let mut received = String::new();
+    within("the other's", old.read_to_string(&mut received)).await.unwrap();
+    let expected = "HTTP/1.1 103 Early Hints\r\nlink: </s.css>\r\n\r\nHTTP/1.1 200 OK\r\n";
+    assert!(received.starts_with(expected), "{received}");
+}
+
+#[tokio::test]
+async fn a_body_that_its_client_resets_never_looks_complete() {
+    for code in [h2::Reason::NO_ERROR, h2::Reason::CANCEL] {
+        let (rig, _control, sandbox) = world(|_| {}).await;
+        let stream = TcpStream::connect(rig.address()).await.unwrap();
+        let (mut client, driven) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(driven);
+        let request = Request::post("http://hello/").body(()).unwrap();
+        let (_response, mut body) = client.send_request(request, false).unwrap();
+        body.send_data(Bytes::from_static(b"part"), false).unwrap();
+        let mut connection = sandbox.accept().await;
+        let (request, _respond) = next(&mut connection).await;
+        drive(connection);
+        let mut seen = request.into_body();
+        assert_eq!(within("a part", seen.data()).await.unwrap().unwrap(), "part");
+        body.send_reset(code);
+        let end = within("the end", seen.data()).await.expect("no clean end").unwrap_err();
+        assert!(end.is_reset(), "{code:?}: {end:?}");
     }
 }
 

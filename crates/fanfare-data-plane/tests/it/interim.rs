@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -45,21 +46,90 @@ async fn early_hints_pass_before_the_answer() {
 }
 
 #[tokio::test]
-async fn clients_of_other_versions_get_the_answer_alone() {
-    let (rig, control, sandbox, mut client) = with_raw().await;
+async fn older_clients_get_the_answer_alone() {
+    let (_rig, _control, sandbox, mut client) = with_raw().await;
     client.write_all(b"GET /function/hello HTTP/1.0\r\n\r\n").await.unwrap();
     let mut connection = sandbox.accept().await;
     connection.head().await;
     connection.write(&format!("HTTP/1.1 103 Early Hints\r\nlink: </b>\r\n\r\n{OK}")).await;
     let answer = read_to(&mut client, "\r\n\r\nok").await;
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
-    drop(control);
-    let mut send = crate::client::http2(rig.address()).await;
-    let request = http::Request::get("http://hello/").body(http_body_util::Empty::<bytes::Bytes>::new());
-    let call = tokio::spawn(send.send_request(request.unwrap()));
+}
+
+/// A connection of HTTP/2 that shows what comes before the answer.
+async fn http2(rig: &Rig) -> h2::client::SendRequest<Bytes> {
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let (send, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    send.ready().await.unwrap()
+}
+
+async fn informational(response: &mut h2::client::ResponseFuture) -> http::Response<()> {
+    let said = std::future::poll_fn(|cx| response.poll_informational(cx));
+    within("something before the answer", said).await.expect("an informational response").unwrap()
+}
+
+#[tokio::test]
+async fn early_hints_pass_to_clients_of_http2_too() {
+    let (rig, _control, sandbox, _client) = with_raw().await;
+    let mut send = http2(&rig).await;
+    for round in 0..2 {
+        let request = http::Request::get("http://hello/").body(()).unwrap();
+        let (mut response, _) = send.send_request(request, true).unwrap();
+        let mut connection: RawConnection = sandbox.accept().await;
+        connection.head().await;
+        connection.write("HTTP/1.1 103 Early Hints\r\nlink: </s.css>\r\nkeep-alive: x\r\n\r\n").await;
+        let hints = informational(&mut response).await;
+        assert_eq!(hints.status(), 103, "round {round}");
+        assert_eq!(hints.headers()["link"], "</s.css>");
+        assert_eq!(hints.headers().len(), 1, "{hints:?}");
+        connection.write(&format!("HTTP/1.1 103 Early Hints\r\nlink: </b>\r\n\r\n{OK}")).await;
+        assert_eq!(informational(&mut response).await.headers()["link"], "</b>", "also with the answer");
+        assert_eq!(within("the answer", response).await.unwrap().status(), 200);
+        drop(connection);
+    }
+}
+
+#[tokio::test]
+async fn what_is_said_before_the_answer_is_bounded_where_nothing_tells_how_much_waits() {
+    let (rig, _control, sandbox, _client) = with_raw().await;
+    let mut send = http2(&rig).await;
+    let (mut response, _) =
+        send.send_request(http::Request::get("http://hello/").body(()).unwrap(), true).unwrap();
+    let mut connection = sandbox.accept().await;
     connection.head().await;
-    connection.write(&format!("HTTP/1.1 103 Early Hints\r\nlink: </b>\r\n\r\n{OK}")).await;
-    assert_eq!(within("the answer", call).await.unwrap().unwrap().status(), 200);
+    let hint = format!("HTTP/1.1 103 Early Hints\r\nlink: {}\r\n\r\n", "x".repeat(8_000));
+    for _ in 0..12 {
+        connection.write(&hint).await;
+    }
+    connection.write(OK).await;
+    let mut passed = 0;
+    while let Some(said) =
+        within("the head", std::future::poll_fn(|cx| response.poll_informational(cx))).await
+    {
+        assert_eq!(said.unwrap().status(), 103);
+        passed += 1;
+    }
+    assert_eq!(passed, 8, "of 64 KiB");
+    assert_eq!(within("the answer", response).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn clients_of_http2_are_told_that_they_may_send_a_body_too() {
+    let (rig, _control, sandbox, _client) = with_raw().await;
+    let mut send = http2(&rig).await;
+    let request = http::Request::post("http://hello/").header("expect", "100-continue");
+    let request = request.header("content-length", "4").body(()).unwrap();
+    let (mut response, mut stream) = send.send_request(request, false).unwrap();
+    let mut connection = sandbox.accept().await;
+    let head = connection.head().await;
+    assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
+    connection.write("HTTP/1.1 100 Continue\r\n\r\n").await;
+    assert_eq!(informational(&mut response).await.status(), 100);
+    stream.send_data(Bytes::from_static(b"body"), true).unwrap();
+    assert_eq!(connection.read_to("body").await, "body");
+    connection.write(OK).await;
+    assert_eq!(within("the answer", response).await.unwrap().status(), 200);
 }
 
 const EXPECTS: &[u8] =

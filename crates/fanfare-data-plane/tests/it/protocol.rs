@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{Connection, complete};
+use crate::client::{Connection, complete, http2};
 use crate::rig::{Rig, hello, within};
 use crate::sandbox::{RawSandbox, Sandbox, echo};
 
@@ -52,6 +52,31 @@ async fn large_heads_are_refused_with_431() {
     assert_eq!((answer.status.as_u16(), answer.reason()), (431, "too-large"));
     let beyond = Connection::open(rig.address()).await.call(with_field(200_000)).await;
     assert_eq!(beyond.status, 431, "also where it is not even read to its end");
+}
+
+#[tokio::test]
+async fn header_lists_too_large_for_http2_are_refused_with_a_reason_and_an_id() {
+    let (rig, control) = Rig::synced(vec![hello()]).await;
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut client = http2(rig.address()).await;
+    let request = |bytes: usize| {
+        let request = Request::get("http://hello/").header("x-large", "v".repeat(bytes));
+        request.body(Full::<Bytes>::default()).unwrap()
+    };
+    // The second time it is said in one byte.
+    for round in 0..3 {
+        for bytes in [70_000, 99_000] {
+            let refused =
+                complete(within("a refusal", client.send_request(request(bytes))).await.unwrap()).await;
+            assert_eq!((refused.status.as_u16(), refused.reason()), (431, "too-large"), "{round}: {bytes}");
+            assert!(!refused.headers["x-request-id"].is_empty());
+        }
+        let answer = complete(within("an answer", client.send_request(request(10))).await.unwrap()).await;
+        assert_eq!(answer.status, 200, "{round}: the connection goes on");
+    }
+    let counted: u64 = rig.data_plane.stats().problems.iter().map(|(_, count)| count).sum();
+    assert_eq!(counted, 6);
 }
 
 #[tokio::test]

@@ -1,0 +1,147 @@
+//! Bodies on a stream of HTTP/2: as they are received, and as they are sent.
+
+use std::error::Error;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use http_body::{Body, Frame, SizeHint};
+
+/// A body as its peer sends it. A stream that was reset before its end never looks as one that has ended.
+#[derive(Debug)]
+pub(crate) struct Received {
+    stream: RecvStream,
+    /// What is still to come, where that was said.
+    left: Option<u64>,
+    data_ended: bool,
+}
+
+impl Received {
+    /// The body of a message with these fields.
+    pub(crate) fn new(stream: RecvStream, fields: &HeaderMap) -> Self {
+        // What an answer to HEAD says is of another one's body.
+        let said = || fields.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+        let left = if stream.is_end_stream() { Some(0) } else { said() };
+        Received { stream, left, data_ended: false }
+    }
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let this = self.get_mut();
+        if !this.data_ended {
+            match ready!(this.stream.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    // What is read here is on its way, or its reader would not have read.
+                    let released = this.stream.flow_control().release_capacity(data.len());
+                    this.left = this.left.map(|left| left.saturating_sub(data.len() as u64));
+                    return Poll::Ready(Some(released.map(|()| Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => this.data_ended = true,
+            }
+        }
+        this.stream.poll_trailers(cx).map(|trailers| Some(trailers.transpose()?.map(Frame::trailers)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// Why a body was not sent to its end. Its stream has been reset, by the peer or by us.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unsent<E> {
+    #[error("{0}")]
+    Peer(#[from] h2::Error),
+    #[error("the stream was closed")]
+    Closed,
+    #[error("{0}")]
+    Body(E),
+}
+
+/// Sends a body to its end, as fast as the peer takes it. One that breaks off resets the stream, for the same reason as
+/// its own stream was, if it came on one.
+pub(crate) async fn send<B>(mut body: B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>>
+where
+    B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
+{
+    loop {
+        let next = |cx: &mut Context<'_>| {
+            poll_reset(stream, cx)?;
+            Pin::new(&mut body).poll_frame(cx).map(Ok::<_, Unsent<B::Error>>)
+        };
+        let frame = match poll_fn(next).await? {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                stream.send_reset(reason(&error).unwrap_or(Reason::INTERNAL_ERROR));
+                return Err(Unsent::Body(error));
+            }
+            None => return Ok(stream.send_data(Bytes::new(), true)?),
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                let ends = body.is_end_stream();
+                if !data.is_empty() {
+                    room(stream).await?;
+                }
+                stream.send_data(data, ends)?;
+                if ends {
+                    return Ok(());
+                }
+            }
+            Err(other) => {
+                let Ok(trailers) = other.into_trailers() else { continue };
+                stream.reserve_capacity(0);
+                return Ok(stream.send_trailers(trailers)?);
+            }
+        }
+    }
+}
+
+/// Why a stream was reset, if that is behind an error.
+fn reason(error: &(dyn Error + 'static)) -> Option<Reason> {
+    match error.downcast_ref::<h2::Error>() {
+        Some(error) => error.reason(),
+        None => reason(error.source()?),
+    }
+}
+
+/// Waits until the peer takes more. A byte is asked for, and only now that there is one to send: what a stream has
+/// been given of its connection's window it keeps from the others.
+async fn room<E>(stream: &mut SendStream<Bytes>) -> Result<(), Unsent<E>> {
+    stream.reserve_capacity(1);
+    poll_fn(|cx| {
+        while stream.capacity() == 0 {
+            poll_reset(stream, cx)?;
+            match ready!(stream.poll_capacity(cx)) {
+                Some(given) => given?,
+                None => return Poll::Ready(Err(Unsent::Closed)),
+            };
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
+}
+
+/// An error once the peer has reset the stream.
+fn poll_reset<E>(stream: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Result<(), Unsent<E>> {
+    match stream.poll_reset(cx) {
+        Poll::Ready(reason) => Err(Unsent::Peer(h2::Error::from(reason?))),
+        Poll::Pending => Ok(()),
+    }
+}
