@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 
 use crate::body::{Body, Cut};
 use crate::interim::Interim;
+use crate::misread::Heard;
 use crate::problem;
 use crate::shared::Shared;
 use crate::transport::Transport;
@@ -125,6 +126,7 @@ pub(crate) struct ClientStream {
     left_bytes: usize,
     /// Since the client has said all it has to say: resolves when it has left.
     leaves: Option<Pin<Box<dyn Future<Output = io::Error> + Send>>>,
+    heard: Heard,
     refusal: Option<Refusal>,
     /// Since the server has closed the connection.
     linger: Option<Linger>,
@@ -150,6 +152,7 @@ impl ClientStream {
             settled: Some(0),
             left_bytes: 0,
             leaves: None,
+            heard: Heard::default(),
             refusal: None,
             linger: None,
             interim: Bytes::new(),
@@ -226,7 +229,7 @@ impl ClientStream {
         if bufs.len() > 1 {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
-        let written = problem::of_server(&self.shared, status);
+        let written = problem::of_server(&self.shared, status, self.heard.bytes());
         self.refusal = Some(Refusal { bytes: written, written: 0, own_bytes });
         Ok(bytes - own_bytes)
     }
@@ -277,6 +280,9 @@ impl AsyncRead for ClientStream {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        if !this.state.asked.load(Ordering::Relaxed) {
+            this.heard.note(this.state.requests.load(Ordering::Relaxed), &buf.filled()[before..]);
+        }
         if buf.filled().len() > before || buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }

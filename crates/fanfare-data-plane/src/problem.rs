@@ -5,19 +5,32 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fanfare_dispatch::Refusal;
-use fanfare_types::limits::{REQUEST_FIELDS_MAX, REQUEST_HEAD_BYTES_MAX};
 use fanfare_types::{ExitCause, FunctionName, GoneCause, Reason};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
 use crate::body::Body;
+use crate::misread;
 use crate::request_id::{self, REQUEST_ID};
 use crate::shared::Shared;
 
 /// Carries the stable code of a [`Reason`].
 pub(crate) const REASON: HeaderName = HeaderName::from_static("x-fanfare-reason");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Characters of what a client said that are repeated to it.
+const QUOTED_CHARS_MAX: usize = 80;
+
+/// What a client said, in quotation marks, cut, and without anything that would move a cursor.
+pub(crate) fn quoted(said: impl AsRef<[u8]>) -> String {
+    let said = said.as_ref();
+    let text = String::from_utf8_lossy(&said[..said.len().min(4 * QUOTED_CHARS_MAX + 4)]);
+    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
 
 /// A refusal or failure, before it is known to whom it is told.
 #[derive(Clone, Debug)]
@@ -153,20 +166,11 @@ impl Problem {
     }
 }
 
-/// What the server would say with nothing but this status to what is no request, as bytes and with all that a refusal
-/// has.
-pub(crate) fn of_server(shared: &Shared, status: StatusCode) -> Vec<u8> {
-    let problem = match status {
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-            let detail = format!(
-                "the head has more than {REQUEST_FIELDS_MAX} fields or {REQUEST_HEAD_BYTES_MAX} bytes"
-            );
-            Problem::new(Reason::TooLarge, detail)
-        }
-        StatusCode::URI_TOO_LONG => Problem::new(Reason::TooLarge, "the request's target is too long"),
-        _ => Problem::new(Reason::BadRequest, "this is not a request of HTTP/1.1, HTTP/1.0 or HTTP/2"),
-    };
-    let problem = problem.with_status(status);
+/// What is said, as bytes and with all that a refusal has, where the server would answer what it has `heard`, which is
+/// no request, with nothing but this status.
+pub(crate) fn of_server(shared: &Shared, status: StatusCode, heard: &[u8]) -> Vec<u8> {
+    let problem = misread::problem(status, heard);
+    let status = StatusCode::from_u16(problem.status).unwrap_or(status);
     shared.count_problem(problem.reason);
     let id = request_id::stray();
     let (mut parts, body) = problem.response(&id, None).into_parts();

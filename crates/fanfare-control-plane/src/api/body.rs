@@ -1,22 +1,16 @@
 //! Bodies and parameters, bounded before they are parsed.
 
-use std::ops::RangeInclusive;
-
 use axum::body::{Body, HttpBody};
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
 use bytes::{Bytes, BytesMut};
-use fanfare_api::FieldError;
 use fanfare_types::Reason;
 use fanfare_types::limits::{API_BODY_BYTES_MAX, FORM_BYTES_MAX};
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 
-use super::problem::Failure;
+use super::problem::{Failure, quoted};
 use crate::limits::API_BODY_TIMEOUT;
 
-/// Characters of a parameter that are repeated.
-const SHOWN_MAX: usize = 80;
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// A JSON body, whole.
 pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
@@ -31,7 +25,12 @@ pub(super) async fn form(body: Body) -> Result<Bytes, Failure> {
 
 /// Whether a body is said to be a form.
 pub(super) fn is_form(headers: &HeaderMap) -> bool {
-    media_type(headers).eq_ignore_ascii_case("application/x-www-form-urlencoded")
+    media_type(headers).eq_ignore_ascii_case(FORM)
+}
+
+/// What is said to whoever sends a form as anything else.
+pub(super) fn not_a_form(headers: &HeaderMap) -> Failure {
+    wrong_media_type(media_type(headers), FORM)
 }
 
 /// A JSON body, whole, if there is one; `null` is none.
@@ -54,8 +53,17 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Failure> {
     if media_type.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    let detail = format!("the content type is {media_type:.100}; send application/json");
-    Err(Failure::new(Reason::UnsupportedMediaType, detail))
+    Err(wrong_media_type(media_type, "application/json"))
+}
+
+fn wrong_media_type(given: &str, wanted: &str) -> Failure {
+    let given = quoted(given);
+    let mut failure =
+        Failure::new(Reason::UnsupportedMediaType, format!("the content type is {given}; send {wanted}"));
+    failure.problem.field = Some("content-type".to_owned());
+    failure.problem.value = Some(given);
+    failure.problem.limit = Some(wanted.to_owned());
+    failure
 }
 
 async fn whole(body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
@@ -66,28 +74,6 @@ async fn whole(body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
             Err(Failure::new(Reason::BadRequest, detail))
         }
     }
-}
-
-/// A query string, or what is wrong with it.
-pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Failure> {
-    match query {
-        Ok(Query(query)) => Ok(query),
-        Err(rejection) => Err(Failure::new(Reason::BadRequest, rejection.body_text())),
-    }
-}
-
-/// A number of a query string, within its bounds. Whatever else is there is told them.
-pub(super) fn number(
-    field: &str,
-    text: Option<&str>,
-    default: u32,
-    bounds: RangeInclusive<u32>,
-) -> Result<u32, FieldError> {
-    let Some(text) = text else { return Ok(default) };
-    text.parse().ok().filter(|number| bounds.contains(number)).ok_or_else(|| {
-        let shown: String = text.chars().take(SHOWN_MAX).collect();
-        FieldError::new(field, format!("{shown:?}"), format!("{} to {}", bounds.start(), bounds.end()))
-    })
 }
 
 async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Failure> {

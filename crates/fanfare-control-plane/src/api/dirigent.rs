@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing;
 use fanfare_api::{DeployOutcome, DirigentPatch, DirigentRegistration, FieldError};
 use fanfare_types::Reason;
 use http::{HeaderMap, HeaderName, Method, Uri, header};
-use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::problem::Failure;
-use super::{App, body, functions, guard, no_such_path};
+use super::query::Parameters;
+use super::{App, Route, body, functions, get, guard, no_such_path};
 use crate::input::Input;
 use crate::registry::Change;
 
@@ -27,19 +27,27 @@ use crate::registry::Change;
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Adds the dialect to what is served.
-pub(super) fn routes(router: Router<Arc<App>>) -> Router<Arc<App>> {
-    router
-        .route("/health", routing::get(|| async { "ok\n" }))
-        .route("/check", routing::get(check))
-        .route("/patch", routing::post(patch))
-        .fallback(any_path)
+pub(super) fn routes(mut router: Router<Arc<App>>) -> Router<Arc<App>> {
+    for (_, path, methods) in table() {
+        router = router.route(path, methods);
+    }
+    router.fallback(any_path)
+}
+
+/// Its methods and paths, but for the one that is any.
+pub(super) fn table() -> Vec<Route> {
+    vec![
+        get("/health", || async { "ok\n" }),
+        get("/check", check),
+        (Method::POST, "/patch", routing::post(patch)),
+    ]
 }
 
 /// A registration, whatever path it comes to.
 async fn any_path(State(app): State<Arc<App>>, request: Request) -> Result<Response, Failure> {
     let (parts, content) = request.into_parts();
     if parts.method != Method::POST || !body::is_form(&parts.headers) {
-        return Err(no_such_path());
+        return Err(no_such_path(&parts.method, &parts.uri));
     }
     if parts.uri.path() == "/workflow" {
         return Err(Failure::new(Reason::RouteNotFound, "there are no workflows here: register functions"));
@@ -93,17 +101,12 @@ fn seen_by(api: &str, address: &str) -> String {
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct CheckQuery {
-    name: String,
-}
-
 /// Whether a function is registered.
-async fn check(
-    State(app): State<Arc<App>>,
-    Query(query): Query<CheckQuery>,
-) -> Result<&'static str, Failure> {
-    functions::find(&app, &query.name)?;
+async fn check(State(app): State<Arc<App>>, uri: Uri) -> Result<&'static str, Failure> {
+    let query = Parameters::read(&uri, &["name"])?;
+    let name = query.text("name").filter(|name| !name.is_empty());
+    let missing = || FieldError::missing("name", "that of a function: GET /check?name=NAME");
+    functions::find(&app, name.ok_or_else(missing)?)?;
     Ok("registered\n")
 }
 
@@ -115,7 +118,7 @@ async fn patch(
 ) -> Result<&'static str, Failure> {
     not_a_page_s(&headers)?;
     if !body::is_form(&headers) {
-        return Err(Failure::new(Reason::UnsupportedMediaType, "send application/x-www-form-urlencoded"));
+        return Err(body::not_a_form(&headers));
     }
     let patch = DirigentPatch::from_form(&body::form(content).await?)?;
     let name = functions::find(&app, &patch.function)?.spec.name.clone();

@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query};
+use axum::extract::path::ErrorKind;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path};
 use fanfare_api::FieldError;
 use fanfare_types::{FunctionName, Reason};
 use http::HeaderMap;
 use http::request::Parts;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::body;
-use super::problem::Failure;
+use super::problem::{Failure, quoted};
+use super::query::Parameters;
 use crate::limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX};
 
 /// The parameter of the path.
@@ -25,9 +27,29 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         match Path::from_request_parts(parts, state).await {
             Ok(Path(name)) => Ok(Name(name)),
-            Err(rejection) => Err(Failure::new(Reason::BadRequest, rejection.body_text())),
+            Err(rejection) => Err(unreadable(&rejection, parts.uri.path())),
         }
     }
+}
+
+fn unreadable(rejection: &PathRejection, path: &str) -> Failure {
+    let parameter = match rejection {
+        PathRejection::FailedToDeserializePathParams(why) => match why.kind() {
+            ErrorKind::InvalidUtf8InPathParam { key } => Some(key.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let Some(parameter) = parameter else {
+        return Failure::new(Reason::BadRequest, format!("the path {} names nothing", quoted(path)));
+    };
+    let (value, limit) = (quoted(path), "UTF-8, percent-encoded");
+    let detail = format!("{parameter}, in the path {value}, is not text; allowed: {limit}");
+    let mut failure = Failure::new(Reason::BadRequest, detail);
+    failure.problem.field = Some(parameter);
+    failure.problem.value = Some(value);
+    failure.problem.limit = Some(limit.to_owned());
+    failure
 }
 
 /// Which part of a list is wanted.
@@ -38,20 +60,13 @@ pub(super) struct Page {
     pub(super) after: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListQuery {
-    limit: Option<String>,
-    after: Option<String>,
-}
-
 impl<S: Send + Sync> FromRequestParts<S> for Page {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let ListQuery { limit, after } = body::query(Query::from_request_parts(parts, state).await)?;
-        let limit = body::number("limit", limit.as_deref(), LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
-        Ok(Page { limit: limit as usize, after })
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        let query = Parameters::read(&parts.uri, &["limit", "after"])?;
+        let limit = query.number("limit", LIST_LIMIT_DEFAULT, 1..=LIST_LIMIT_MAX)?;
+        Ok(Page { limit: limit as usize, after: query.text("after").map(str::to_owned) })
     }
 }
 

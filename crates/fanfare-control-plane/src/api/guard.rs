@@ -19,7 +19,7 @@ use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 
 use super::App;
-use super::problem::{Failure, write_out};
+use super::problem::{Failure, quoted, write_out};
 
 /// The release that answers: a client of another one says so.
 const VERSION: HeaderName = HeaderName::from_static("x-fanfare-version");
@@ -78,7 +78,7 @@ fn allowed(uri: &Uri, headers: &HeaderMap, loopback: bool) -> Result<(), Failure
     }
     let host = authority(uri, headers)?;
     if loopback && !is_loopback(host_of(host)) {
-        let detail = format!("this API answers to localhost only, not to the host {:?}", cut(host));
+        let detail = format!("this API answers to localhost only, not to the host {}", quoted(host));
         return Err(Failure::new(Reason::Forbidden, detail));
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
@@ -88,7 +88,7 @@ fn allowed(uri: &Uri, headers: &HeaderMap, loopback: bool) -> Result<(), Failure
     if !named && site.is_some_and(|site| site.eq_ignore_ascii_case(host)) {
         return Ok(());
     }
-    Err(Failure::new(Reason::Forbidden, format!("a page of {:?} may not call this API", cut(origin))))
+    Err(Failure::new(Reason::Forbidden, format!("a page of {} may not call this API", quoted(origin))))
 }
 
 /// The host that the client meant to reach.
@@ -119,11 +119,6 @@ fn host_of(authority: &str) -> &str {
 
 fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-fn cut(text: &str) -> &str {
-    const CHARS_MAX: usize = 100;
-    text.char_indices().nth(CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
 #[cfg(test)]

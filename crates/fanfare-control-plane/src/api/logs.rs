@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use fanfare_api::{FieldError, LogLineDocument, LogStreamName, Problem, parse_duration};
@@ -18,17 +17,16 @@ use fanfare_link::{LogRecord, LogStream};
 use fanfare_types::{FunctionId, FunctionName, LogSelect, NodeId, Reason, ToNode};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream, SelectAll};
-use http::header;
-use serde::Deserialize;
+use http::{Uri, header};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::App;
-use super::body;
 use super::explain;
 use super::extract::Name;
 use super::functions::{find, statuses};
-use super::problem::Failure;
+use super::problem::{Failure, quoted};
+use super::query::Parameters;
 use crate::input::Input;
 use crate::limits::{LOG_NODE_TIMEOUT, LOG_QUEUE_LINES, LOG_READERS_MAX, LOG_TAIL_DEFAULT, LOG_TAIL_MAX};
 use crate::registry::Function;
@@ -39,11 +37,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Lines that a node repeats when it is asked to go on, so that none written meanwhile is missed.
 const OVERLAP_LINES: u32 = 1_000;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LogsQuery {
-    tail: Option<String>,
-    #[serde(default)]
+#[derive(Debug)]
+struct LogsQuery {
+    tail: u32,
     follow: bool,
     since: Option<String>,
     sandbox: Option<String>,
@@ -51,24 +47,35 @@ pub(super) struct LogsQuery {
 }
 
 impl LogsQuery {
+    fn read(uri: &Uri) -> Result<Self, FieldError> {
+        let query = Parameters::read(uri, &["tail", "follow", "since", "sandbox", "request"])?;
+        let text = |name| query.text(name).map(str::to_owned);
+        Ok(LogsQuery {
+            tail: query.number("tail", LOG_TAIL_DEFAULT, 0..=LOG_TAIL_MAX)?,
+            follow: query.truth("follow")?,
+            since: text("since"),
+            sandbox: text("sandbox"),
+            request: text("request"),
+        })
+    }
+
     /// Which lines are wanted; those of a request are found by its record.
     async fn select(&self, app: &App, function: FunctionId) -> Result<(LogSelect, Option<String>), Failure> {
         let mut select = LogSelect::default();
         if let Some(since) = &self.since {
             let age = parse_duration(since);
-            let wrong =
-                || FieldError::new("since", format!("{since:?}"), "a duration such as 30s, 10m or 2h");
+            let wrong = || FieldError::new("since", quoted(since), "a duration such as 30s, 10m or 2h");
             select.age_max = Some(age.ok_or_else(wrong)?);
         }
         if let Some(sandbox) = &self.sandbox {
             let known = sandbox.starts_with('s').then(|| sandbox.parse().ok()).flatten();
-            let wrong = || FieldError::new("sandbox", format!("{sandbox:?}"), "an id such as s10000000007");
+            let wrong = || FieldError::new("sandbox", quoted(sandbox), "an id such as s10000000007");
             select.sandbox = Some(known.ok_or_else(wrong)?);
         }
         let Some(request) = &self.request else { return Ok((select, None)) };
         if self.follow || self.since.is_some() || self.sandbox.is_some() {
             let allowed = "without follow, since and sandbox: a request has ended, and was in one sandbox";
-            return Err(FieldError::disagreeing("request", format!("{request:?}"), allowed).into());
+            return Err(FieldError::disagreeing("request", quoted(request), allowed).into());
         }
         let (slot, note) = explain::lines_of(app, request, function).await?;
         Ok((slot, note))
@@ -104,11 +111,10 @@ impl LogsQuery {
 pub(super) async fn logs(
     State(app): State<Arc<App>>,
     Name(name): Name,
-    query: Result<Query<LogsQuery>, QueryRejection>,
+    uri: Uri,
 ) -> Result<Response, Failure> {
-    let query = body::query(query)?;
+    let query = LogsQuery::read(&uri)?;
     let function = find(&app, &name)?;
-    let tail = body::number("tail", query.tail.as_deref(), LOG_TAIL_DEFAULT, 0..=LOG_TAIL_MAX)?;
     let permit = app.log_readers.clone().try_acquire_owned().map_err(|_| {
         Failure::new(
             Reason::Unavailable,
@@ -128,7 +134,7 @@ pub(super) async fn logs(
         names: BTreeMap::new(),
         _permit: permit,
     };
-    tokio::spawn(reader.run(tail, query.follow));
+    tokio::spawn(reader.run(query.tail, query.follow));
     let content = Body::from_stream(ReceiverStream::new(lines).map(Ok::<_, std::convert::Infallible>));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], content).into_response())
 }

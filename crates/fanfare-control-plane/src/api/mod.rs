@@ -15,6 +15,7 @@ mod lingering;
 mod logs;
 mod openapi;
 mod problem;
+mod query;
 mod revisions;
 mod schedules;
 mod secrets;
@@ -28,11 +29,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use axum::Router;
+use axum::extract::MatchedPath;
 use axum::handler::Handler;
 use axum::routing::{self, MethodRouter};
 use fanfare_policy::Placement;
 use fanfare_types::{Epoch, Reason};
-use http::Method;
+use http::{Method, Uri};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -49,7 +51,7 @@ use crate::schedules::Book;
 use crate::transfers::Transfers;
 use crate::webhooks::Webhooks;
 use crate::{MoreMetrics, Options};
-use problem::Failure;
+use problem::{Failure, quoted};
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -156,10 +158,25 @@ fn table() -> Vec<Route> {
     ]
 }
 
-fn no_such_path() -> Failure {
-    let detail = "there is no such path; GET /v1/openapi.json lists what there is";
+fn no_such_path(method: &Method, uri: &Uri) -> Failure {
+    let path = quoted(uri.path());
+    let detail = format!("there is no {method:.20} {path}; GET /v1/openapi.json lists what there is");
     let mut failure = Failure::new(Reason::RouteNotFound, detail);
     "see /v1/openapi.json".clone_into(&mut failure.problem.hint);
+    failure
+}
+
+/// A path that there is, asked with another method than it has.
+async fn not_taken(method: Method, path: MatchedPath) -> Failure {
+    let of_path =
+        table().into_iter().chain(dirigent::table()).filter(|(_, served, _)| *served == path.as_str());
+    let allowed: Vec<String> = of_path.map(|(method, _, _)| method.to_string()).collect();
+    let (given, allowed) = (quoted(method.as_str()), allowed.join(", "));
+    let detail = format!("the method {given} is not taken on this path; allowed: {allowed}");
+    let mut failure = Failure::new(Reason::MethodNotAllowed, detail);
+    failure.problem.field = Some("method".to_owned());
+    failure.problem.value = Some(given);
+    failure.problem.limit = Some(allowed);
     failure
 }
 
@@ -174,12 +191,10 @@ fn router(app: Arc<App>) -> Router {
     }
     let router = match app.images {
         Some(_) => dirigent::routes(router),
-        None => router.fallback(|| async { no_such_path() }),
+        None => router.fallback(|method: Method, uri: Uri| async move { no_such_path(&method, &uri) }),
     };
     router
-        .method_not_allowed_fallback(|| async {
-            Failure::new(Reason::MethodNotAllowed, "this path does not take this method")
-        })
+        .method_not_allowed_fallback(not_taken)
         .with_state(app.clone())
         .layer(axum::middleware::from_fn_with_state(app, guard::guard))
 }

@@ -10,6 +10,17 @@ use crate::registry::RegistryError;
 /// The header with the reason's code.
 pub(super) const REASON_HEADER: HeaderName = HeaderName::from_static("x-fanfare-reason");
 
+/// Characters of what a client said that are repeated to it.
+const QUOTED_CHARS_MAX: usize = 100;
+
+/// What a client said, in quotation marks, cut, and without anything that would move a cursor.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
 /// Why a handler did not do what was asked. Boxed: it is rare, and large.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
@@ -27,7 +38,7 @@ impl Failure {
     }
 
     pub(super) fn no_such_function(name: &str) -> Self {
-        Failure::new(Reason::FunctionNotFound, format!("there is no function {name:?}"))
+        Failure::new(Reason::FunctionNotFound, format!("there is no function {}", quoted(name)))
     }
 
     /// Why a change of this function was not made.

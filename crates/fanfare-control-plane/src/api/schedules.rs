@@ -17,7 +17,7 @@ use http::{HeaderMap, StatusCode, header};
 
 use super::App;
 use super::extract::{self, Name, Page};
-use super::problem::Failure;
+use super::problem::{Failure, quoted};
 use crate::limits::{RUN_TIMEOUT, SCHEDULE_CHANGE_TIMEOUT, UPCOMING_MAX};
 use crate::registry::unix_ms;
 use crate::schedules::{Change, Done, Schedule, ScheduleError};
@@ -194,7 +194,7 @@ async fn change(app: &App, name: &str, change: Change) -> Result<Done, Refused> 
 fn failure(name: &str, error: ScheduleError) -> Failure {
     match error {
         ScheduleError::NotFound => {
-            Failure::new(Reason::ScheduleNotFound, format!("there is no schedule {name:?}"))
+            Failure::new(Reason::ScheduleNotFound, format!("there is no schedule {}", quoted(name)))
         }
         ScheduleError::NoFunction(_) => {
             let mut failure = Failure::new(Reason::FunctionNotFound, error.to_string());

@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode, header};
 use super::App;
 use super::extract::{self, Name};
 use super::functions::routed;
-use super::problem::Failure;
+use super::problem::{Failure, quoted};
 use crate::registry::{Change, Done, RegistryError, Secret, WEBHOOK};
 
 /// Every secret, without its value.
@@ -111,7 +111,7 @@ fn document(app: &App, name: &SecretName, secret: &Secret) -> SecretDocument {
 }
 
 fn no_such_secret(name: &str) -> Failure {
-    Failure::new(Reason::SecretNotFound, format!("there is no secret {name:?}"))
+    Failure::new(Reason::SecretNotFound, format!("there is no secret {}", quoted(name)))
 }
 
 fn refused(name: &str, error: RegistryError) -> Failure {

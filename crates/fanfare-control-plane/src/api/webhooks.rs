@@ -15,7 +15,7 @@ use http::{HeaderMap, StatusCode, header};
 use super::App;
 use super::extract::{self, Name, Page};
 use super::functions::routed;
-use super::problem::Failure;
+use super::problem::{Failure, quoted};
 use crate::webhooks::{Change, Done, Webhook, WebhookError};
 
 /// Set a webhook: a path on every data plane, `/webhook/NAME`, that calls a function for senders that show that they know
@@ -131,7 +131,7 @@ fn failure(name: &str, error: WebhookError) -> Failure {
     };
     match error {
         WebhookError::NotFound => {
-            Failure::new(Reason::WebhookNotFound, format!("there is no webhook {name:?}"))
+            Failure::new(Reason::WebhookNotFound, format!("there is no webhook {}", quoted(name)))
         }
         WebhookError::NoFunction(_) => of_field(Reason::FunctionNotFound, "function", error.to_string()),
         WebhookError::NoSecret(_) => of_field(Reason::SecretNotFound, "secret", error.to_string()),

@@ -109,15 +109,15 @@ async fn bad_requests_are_refused_with_a_reason() {
         ("GET", "/v1/functions/taken/logs?tail=99999999999", 422, "invalid-field", "0 to 10000"),
         ("GET", "/v1/functions?limit=-1", 422, "invalid-field", "1 to 1000"),
         ("GET", "/v1/functions?limit=", 422, "invalid-field", "1 to 1000"),
-        ("GET", "/v1/functions/taken/logs?tial=1", 400, "bad-request", "tial"),
+        ("GET", "/v1/functions/taken/logs?tial=1", 422, "invalid-field", "tail, follow, since"),
         ("GET", "/v1/functions?limit=0", 422, "invalid-field", "1 to 1000"),
         ("GET", "/v1/functions?limit=1001", 422, "invalid-field", "1 to 1000"),
-        ("GET", "/v1/functions?offset=1", 400, "bad-request", "offset"),
+        ("GET", "/v1/functions?offset=1", 422, "invalid-field", "there are: limit, after"),
         ("GET", "/", 404, "route-not-found", "openapi.json"),
         ("GET", "/v1/functions/", 404, "route-not-found", "openapi.json"),
         ("POST", "/v1/functions", 415, "unsupported-media-type", "application/json"),
-        ("PATCH", "/v1/functions/taken", 405, "method-not-allowed", "method"),
-        ("DELETE", "/v1/status", 405, "method-not-allowed", "method"),
+        ("PATCH", "/v1/functions/taken", 405, "method-not-allowed", "allowed: "),
+        ("DELETE", "/v1/status", 405, "method-not-allowed", "allowed: "),
     ];
     for (method, path, status, reason, mentions) in plain {
         let answer = api.call(method, path).await;
@@ -130,6 +130,52 @@ async fn bad_requests_are_refused_with_a_reason() {
     let form =
         api.request("POST", "/v1/functions").header("content-type", "application/x-www-form-urlencoded");
     problem(&api.send(form.body(Full::from("name=a")).unwrap()).await, 415, "unsupported-media-type");
+    world.stop().await;
+}
+
+/// Where a field, a header or a part of the target is to blame, the answer names it, what it holds, and what is allowed.
+#[tokio::test]
+async fn every_rejection_names_field_value_and_limit() {
+    let world = World::new().await;
+    let api = &world.api;
+    api.create("f").await;
+    let long = format!("/v1/functions?{}=1", "x".repeat(20_000));
+    let cases: Vec<(&str, &str, &str, &str, &str)> = vec![
+        ("GET", "/v1/functions?lmit=5", "lmit", "5", "limit, after"),
+        ("GET", "/v1/schedules?lmit=5", "lmit", "5", "limit, after"),
+        ("GET", "/v1/webhooks?limit=x", "limit", "x", "1 to 1000"),
+        ("GET", "/v1/functions?limit=5&limit=6", "limit", "first as \"5\"", "one value"),
+        ("GET", "/v1/functions?after=%ff", "after", "\u{fffd}", "UTF-8"),
+        ("GET", &long, "xxxx", "1", "limit, after"),
+        ("GET", "/v1/functions/f/logs?follow=maybe", "follow", "maybe", "true or false"),
+        ("GET", "/v1/functions/f/logs?since=soon", "since", "soon", "a duration such as 30s"),
+        ("GET", "/v1/functions/f/logs?sandbox=x", "sandbox", "x", "an id such as s1"),
+        ("GET", "/v1/functions/%ff", "name", "%ff", "UTF-8, percent-encoded"),
+        ("GET", "/v1/requests/%ff", "id", "%ff", "UTF-8, percent-encoded"),
+        ("PUT", "/v1/blobs/%ff", "digest", "%ff", "UTF-8, percent-encoded"),
+        ("POST", "/v1/functions", "content-type", "none", "application/json"),
+        ("PUT", "/v1/secrets/s", "content-type", "none", "application/json"),
+        ("PUT", "/v1/blobs/short", "digest", "short", "64 hexadecimal digits"),
+        ("PATCH", "/v1/functions/f", "method", "PATCH", "GET"),
+        ("POST", "/healthz", "method", "POST", "GET"),
+    ];
+    for (method, path, field, value, limit) in cases {
+        let answer = api.call(method, path).await;
+        let problem = answer.json();
+        for (key, expected) in [("field", field), ("value", value), ("limit", limit)] {
+            let found = problem[key].as_str().unwrap_or_default();
+            assert!(found.contains(expected) && found.len() < 600, "{method} {path} {key}: {problem}");
+        }
+        assert!(problem["detail"].as_str().unwrap().len() < 600, "{problem}");
+        assert!(problem["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{problem}");
+        assert!((400..500).contains(&answer.status.as_u16()), "{problem}");
+    }
+    let nowhere = format!("/v1/nowhere/{}", "x".repeat(20_000));
+    let nobody = format!("/v1/functions/{}", "x".repeat(20_000));
+    for (path, says) in [(&nowhere, "GET \"/v1/nowhere/"), (&nobody, "\"xxx")] {
+        let detail = api.call("GET", path).await.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(says) && detail.len() < 600, "{detail}");
+    }
     world.stop().await;
 }
 

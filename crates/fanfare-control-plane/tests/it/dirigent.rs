@@ -60,7 +60,14 @@ async fn forms_register_on_any_path_and_are_answered_with_data_planes() {
         assert_eq!(text(&post(api, path, form, &[]).await), (200, "127.0.0.1:8080"), "{path}");
     }
     assert_eq!(text(&api.call("GET", "/check?name=cold-function-0-1").await).0, 200);
-    assert_eq!(api.call("GET", "/check").await.status, 400);
+    for (query, field, says) in
+        [("", "name", "name is missing"), ("?name=", "name", "NAME"), ("?nmae=f", "nmae", "there are: name")]
+    {
+        let answer = api.call("GET", &format!("/check{query}")).await;
+        let problem = answer.json();
+        assert_eq!((answer.status.as_u16(), &problem["field"]), (422, &json!(field)), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(says), "{problem}");
+    }
     let found = api.call("GET", "/v1/functions/cold-function-0-1").await.json();
     assert_eq!(
         (&found["revision"], &found["function"]["scaling"]["max"]),

@@ -27,7 +27,7 @@ use crate::function::Function;
 use crate::headers::{self, Client};
 use crate::names::Rest;
 use crate::payload::ClientBody;
-use crate::problem::Problem;
+use crate::problem::{Problem, quoted};
 use crate::request_id::{REQUEST_ID, random_u64};
 
 /// `at-least-once` or `at-most-once`.
@@ -263,9 +263,14 @@ pub(crate) fn fingerprint(request: &message::Request) -> u128 {
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(text), None) => Ok(Some(text.trim())),
-        _ => Err(Problem::new(Reason::BadRequest, format!("{name} is given more than once, or is no text"))),
+    let bad = |detail: String| Err(Problem::new(Reason::BadRequest, detail));
+    if values.next().is_some() {
+        let first = quoted(value);
+        return bad(format!("{name} is given more than once, first as {first}; give it once"));
+    }
+    match value.to_str() {
+        Ok(text) => Ok(Some(text.trim())),
+        Err(_) => bad(format!("{name} is {}; give it in visible characters of ASCII", quoted(value))),
     }
 }
 
@@ -273,7 +278,9 @@ fn settings(headers: &HeaderMap, door: &Door) -> Result<Settings, Problem> {
     let bad = |detail: String| Problem::new(Reason::BadRequest, detail);
     let delivery = match single(headers, &DELIVERY)? {
         None => Delivery::default(),
-        Some(text) => text.parse().map_err(|allowed| bad(format!("{DELIVERY} is {text:?}; {allowed}")))?,
+        Some(text) => {
+            text.parse().map_err(|allowed| bad(format!("{DELIVERY} is {}; {allowed}", quoted(text))))?
+        }
     };
     let attempts = match single(headers, &MAX_ATTEMPTS)? {
         None => None,
@@ -281,7 +288,7 @@ fn settings(headers: &HeaderMap, door: &Door) -> Result<Settings, Problem> {
             let attempts = text.parse().ok().filter(|attempts| (1..=limits::ATTEMPTS_MAX).contains(attempts));
             let allowed = limits::ATTEMPTS_MAX;
             Some(attempts.ok_or_else(|| {
-                bad(format!("{MAX_ATTEMPTS} is {text:?}; give a number from 1 to {allowed}"))
+                bad(format!("{MAX_ATTEMPTS} is {}; give a number from 1 to {allowed}", quoted(text)))
             })?)
         }
     };
@@ -301,7 +308,8 @@ fn settings(headers: &HeaderMap, door: &Door) -> Result<Settings, Problem> {
             let age = parse_duration(text).filter(|age| !age.is_zero() && *age <= limits::AGE_MAX);
             let days = limits::AGE_MAX.as_secs() / 86_400;
             age.ok_or_else(|| {
-                bad(format!("{MAX_AGE} is {text:?}; give a duration such as 30s or 2h, at most {days} days"))
+                let given = quoted(text);
+                bad(format!("{MAX_AGE} is {given}; give a duration such as 30s or 2h, at most {days} days"))
             })?
         }
     };

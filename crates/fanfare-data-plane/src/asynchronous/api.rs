@@ -25,7 +25,7 @@ use crate::function::Function;
 use crate::headers::Client;
 use crate::payload::ClientBody;
 use crate::peers;
-use crate::problem::Problem;
+use crate::problem::{Problem, quoted};
 use crate::request_id::random_u64;
 
 /// How long a question may wait for a call's end.
@@ -120,6 +120,7 @@ pub(super) async fn one(
     what: What,
     query: &str,
 ) -> Result<Response<Body>, Problem> {
+    route::check(query, &["wait"]).map_err(|detail| Problem::new(Reason::BadRequest, detail))?;
     let wait = wait(query)?;
     let Some(mut seen) = door.ask(|tell| Ask::Look { id, tell }).await? else {
         return cluster::elsewhere(core, door, parts, id, wait).await;
@@ -156,7 +157,7 @@ fn wait(query: &str) -> Result<Duration, Problem> {
         let most = WAIT_MAX.as_secs();
         Problem::new(
             Reason::BadRequest,
-            format!("wait is {text:?}; give a duration such as 10s, at most {most}s"),
+            format!("wait is {}; give a duration such as 10s, at most {most}s", quoted(text)),
         )
     })
 }
@@ -271,17 +272,20 @@ async fn list(
     query: &str,
 ) -> Result<Response<Body>, Problem> {
     let bad = |detail: String| Problem::new(Reason::BadRequest, detail);
+    route::check(query, &["function", "state", "after", "limit"]).map_err(bad)?;
+    let given = |name: &str| quoted(route::parameter(query, name).unwrap_or_default());
     let function = route::parameter(query, "function").map(FunctionName::new).transpose();
-    let function = function.map_err(|why| bad(format!("function: the name {why}")))?;
+    let function =
+        function.map_err(|why| bad(format!("function is {}; the name {why}", given("function"))))?;
     let state = route::parameter(query, "state").map(str::parse::<StateKind>).transpose();
-    let state = state.map_err(|allowed| bad(allowed.to_owned()))?;
+    let state = state.map_err(|allowed| bad(format!("state is {}; {allowed}", given("state"))))?;
     let after = route::parameter(query, "after").map(str::parse::<InvocationId>).transpose();
-    let after = after.map_err(|why| bad(format!("after {why}")))?;
+    let after = after.map_err(|why| bad(format!("after is {}; it {why}", given("after"))))?;
     let limit = match route::parameter(query, "limit") {
         None => limits::PAGE_DEFAULT,
         Some(text) => {
             text.parse().ok().filter(|limit| (1..=limits::PAGE_MAX).contains(limit)).ok_or_else(|| {
-                bad(format!("limit is {text:?}; give a number from 1 to {}", limits::PAGE_MAX))
+                bad(format!("limit is {}; give a number from 1 to {}", quoted(text), limits::PAGE_MAX))
             })?
         }
     };

@@ -3,6 +3,7 @@
 use fanfare_async::InvocationId;
 
 use crate::names::{Rest, name_and_rest};
+use crate::problem::quoted;
 
 const CALL_PREFIX: &str = "/async-function/";
 const API: &str = "/async";
@@ -70,6 +71,28 @@ pub(crate) fn parse(path_and_query: &str) -> Option<Route<'_>> {
         }
         _ => Route::Unknown,
     })
+}
+
+/// Checks that a query has no parameters but these, and each of them once.
+pub(crate) fn check(query: &str, allowed: &[&str]) -> Result<(), String> {
+    let mut seen = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if !allowed.contains(&name) {
+            let (name, value, there_are) = (quoted(name), quoted(value), allowed.join(", "));
+            return Err(format!(
+                "there is no parameter {name} here (it is given as {value}); there are: {there_are}"
+            ));
+        }
+        if seen.contains(&name) {
+            return Err(format!(
+                "{name} is given more than once, the second time as {}; give it once",
+                quoted(value)
+            ));
+        }
+        seen.push(name);
+    }
+    Ok(())
 }
 
 /// A parameter of a query: the first of that name, as it is written.

@@ -154,14 +154,34 @@ async fn an_answer_without_a_length_to_an_old_client_never_ends_cleanly_when_it_
 #[tokio::test]
 async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
     let (rig, _control) = Rig::synced(vec![hello()]).await;
+    let of_length = |length: &str| format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
     let cases = [
-        ("nonsense\r\n\r\n".to_owned(), "400", "bad-request"),
-        ("\x16\x03\x01\x02\x00\x01\x00\x01\x7c\x03\x03".to_owned(), "400", "bad-request"),
-        ("GET / HTTP/1.1\r\nhost: a\r\nno-colon\r\n\r\n".to_owned(), "400", "bad-request"),
-        (format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)), "431", "too-large"),
-        (format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(80_000)), "414", "too-large"),
+        ("nonsense\r\n\r\n".to_owned(), "400", "bad-request", "not a request of HTTP"),
+        (
+            "\x16\x03\x01\x02\x00\x01\x00\x01\x7c\x03\x03".to_owned(),
+            "400",
+            "bad-request",
+            "not a request of HTTP",
+        ),
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\nno-colon\r\n\r\n".to_owned(),
+            "400",
+            "bad-request",
+            "\"no-colon\" is no header field",
+        ),
+        (
+            of_length("18446744073709551615"),
+            "400",
+            "bad-request",
+            "Content-Length is \"18446744073709551615\"",
+        ),
+        (of_length("+5"), "400", "bad-request", "Content-Length is \"+5\"; allowed: one decimal number"),
+        (of_length("5, 5"), "400", "bad-request", "Content-Length is \"5, 5\""),
+        (format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)), "431", "too-large", "98304 bytes"),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(101)), "431", "too-large", "100 fields"),
+        (format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(80_000)), "414", "too-large", "target is too long"),
     ];
-    for (said, status, reason) in &cases {
+    for (said, status, reason, detail) in &cases {
         let mut client = TcpStream::connect(rig.address()).await.unwrap();
         // It may be refused before all of it is said.
         let _ = client.write_all(said.as_bytes()).await;
@@ -176,6 +196,7 @@ async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
         let (_, document) = received.split_once("\r\n\r\n").unwrap();
         let document: serde_json::Value = serde_json::from_str(document).unwrap();
         assert_eq!((&document["reason"], &document["request_id"]), (&(*reason).into(), &id.into()));
+        assert!(document["detail"].as_str().unwrap().contains(detail), "{shown:?}: {document}");
         assert!(received.contains("\r\nconnection: close\r\n"), "{received}");
     }
     let counted: u64 = rig.data_plane.stats().problems.iter().map(|(_, count)| count).sum();

@@ -240,12 +240,6 @@ async fn methods_and_ids_that_are_not_there() {
         ("DELETE", "/async/d1-1-0000000000000001".to_owned(), 404, "invocation-not-found"),
         ("GET", "/async/d9-1-0000000000000001".to_owned(), 503, "unavailable"),
         ("GET", "/async/nonsense".to_owned(), 404, "invocation-not-found"),
-        ("GET", "/async?state=lost".to_owned(), 400, "bad-request"),
-        ("GET", "/async?limit=0".to_owned(), 400, "bad-request"),
-        ("GET", "/async?limit=1001".to_owned(), 400, "bad-request"),
-        ("GET", "/async?after=x".to_owned(), 400, "bad-request"),
-        ("GET", "/async?function=NoName".to_owned(), 400, "bad-request"),
-        ("GET", format!("/async/{id}?wait=2h"), 400, "bad-request"),
         ("POST", format!("/async/{id}/replay"), 409, "not-replayable"),
     ];
     for (method, path, code, reason) in cases {
@@ -253,6 +247,34 @@ async fn methods_and_ids_that_are_not_there() {
         assert_eq!((answer.status.as_u16(), answer.reason()), (code, reason), "{method} {path}");
         assert_eq!(answer.headers.contains_key("allow"), code == 405, "{method} {path}");
         answer.problem();
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_is_refused_with_name_value_and_what_can() {
+    let keeping = Keeping::new().await;
+    let id = call(keeping.address(), "hello", &[], "").await;
+    let long = format!("/async?limit={}", "9".repeat(9_000));
+    let cases = [
+        ("/async?state=lost".to_owned(), "state is \"lost\"; a state is one of"),
+        ("/async?limit=0".to_owned(), "limit is \"0\"; give a number from 1 to 1000"),
+        ("/async?limit=1001".to_owned(), "limit is \"1001\"; give a number from 1 to 1000"),
+        (long, "999\"…; give a number from 1 to 1000"),
+        ("/async?after=x".to_owned(), "after is \"x\"; it"),
+        ("/async?function=NoName".to_owned(), "function is \"NoName\"; the name"),
+        (
+            "/async?lmit=5".to_owned(),
+            "no parameter \"lmit\" here (it is given as \"5\"); there are: function",
+        ),
+        ("/async/dead?limit=5&limit=6".to_owned(), "limit is given more than once, the second time as \"6\""),
+        (format!("/async/{id}?wait=2h"), "wait is \"2h\"; give a duration such as 10s, at most 60s"),
+        (format!("/async/{id}?wiat=2s"), "there are: wait"),
+    ];
+    for (path, says) in cases {
+        let answer = send(keeping.address(), "GET", &path, &[], "").await;
+        assert_eq!((answer.status.as_u16(), answer.reason()), (400, "bad-request"), "{path}");
+        let detail = answer.problem()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(says) && detail.len() < 400, "{path}: {detail}");
     }
 }
 

@@ -130,7 +130,7 @@ async fn te_obfuscations_are_refused_or_no_coding_at_all() {
 
 #[tokio::test]
 async fn lengths_are_one_number_or_refused() {
-    let cases: [Case; 19] = [
+    let cases: [Case; 21] = [
         case("differing", post!("content-length: 1\r\ncontent-length: 2\r\n\r\nab"), Refused(400)),
         case(
             "differing, longer first",
@@ -149,6 +149,8 @@ async fn lengths_are_one_number_or_refused() {
         case("a vertical tab", post!("content-length: \x0b2\r\n\r\nab"), Refused(400)),
         case("Arabic digits", post!("content-length: \u{0662}\r\n\r\nab"), Refused(400)),
         case("2^64", post!("content-length: 18446744073709551616\r\n\r\nab"), Refused(400)),
+        case("2^64 - 1", post!("content-length: 18446744073709551615\r\n\r\nab"), Refused(400)),
+        case("30 digits", post!("content-length: 999999999999999999999999999999\r\n\r\nab"), Refused(400)),
         case("folded", post!("content-length: 1\r\n 2\r\n\r\nab"), Refused(400)),
         case(
             "the same twice is one",
