@@ -9,8 +9,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use serde::de::DeserializeOwned;
+
 use crate::sys;
 
+/// Bytes of a message that an error repeats.
+const SHOWN_BYTES_MAX: usize = 32;
 /// Descriptors in one packet.
 pub(crate) const FDS_MAX: usize = 16;
 
@@ -101,9 +105,18 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) ->
         }
     }
     if message.flags.contains(ReturnFlags::TRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "packet exceeds its limit"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet over its limit"));
     }
     Ok(packet)
+}
+
+/// Reads a message of user code. What is none is an error of [`io::ErrorKind::InvalidData`] that repeats its beginning.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(|_| {
+        let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]);
+        let more = if bytes.len() > SHOWN_BYTES_MAX { "…" } else { "" };
+        io::Error::new(io::ErrorKind::InvalidData, format!("{begin:?}{more}"))
+    })
 }
 
 /// Receives one packet of at most `bytes_max` bytes into a buffer of just its size.
@@ -121,7 +134,7 @@ pub(crate) fn receive_sized(
     if len > bytes_max {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("packet of {len} bytes exceeds {bytes_max}"),
+            format!("a packet of {len} bytes, where at most {bytes_max} are taken,"),
         ));
     }
     let mut buffer = vec![0; len];

@@ -93,7 +93,7 @@ impl Gate {
         let (bytes, packet) = self.socket.async_io(Interest::READABLE, receive).await?;
         match bytes.is_empty() {
             true => Ok(None),
-            false => Ok(Some((serde_json::from_slice(&bytes)?, packet.pid))),
+            false => Ok(Some((fdmsg::parse(&bytes)?, packet.pid))),
         }
     }
 }

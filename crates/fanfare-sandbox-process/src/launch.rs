@@ -19,7 +19,7 @@ use crate::notify::{self, Expect, Reached};
 use crate::process::{Event, Process};
 use crate::procfs::{self, Namespaces};
 use crate::revision::{
-    GATE_FD, LISTENER_FD, Language, PORT, Prepared, Revision, Serving, failure, node_failure,
+    GATE_FD, LISTENER_FD, Language, PORT, Prepared, Revision, Serving, failure, meddled, node_failure, unread,
 };
 use crate::root::{FUNCTION_DIR, PRIVATE_DIRS, SHM_BYTES};
 use crate::shared::Shared;
@@ -209,9 +209,11 @@ async fn fork(
     };
     let birth = async {
         let status = zygote.fork(name, revision.spec.sizing.handler_processes, fds).await?;
-        match gate.word().await.map_err(io("gate"))? {
+        match gate.word().await.map_err(|e| unread("sandbox", &e))? {
             Some((GateWord::Hello, Some(pid))) if pid > 0 => Ok((status, pid)),
-            other => Err(node_failure("zygote's child", format!("said {other:?} in place of hello"))),
+            None => Err(node_failure("zygote's child", "it ended before it said hello")),
+            Some((GateWord::Failed(why), _)) => Err(why.into_failure()),
+            Some(_) => Err(meddled("has spoken out of turn on the sandbox's socket")),
         }
     };
     let born = birth.inspect(|born| zygote.count(born.is_ok()));
@@ -274,11 +276,11 @@ pub(crate) async fn ready(body: &mut Body, cgroup: &Cgroup, cloned: Cloned) -> R
                 Ok(Some((GateWord::Failed(why), _))) => return Err(NotReady::Failed(why.into_failure())),
                 Ok(Some((GateWord::Hello, _))) if !greeted => greeted = true,
                 Ok(Some((GateWord::Hello, _))) => {
-                    return Err(NotReady::Failed(node_failure("gate", "the sandbox said hello again")));
+                    return Err(NotReady::Failed(meddled("has spoken out of turn on the sandbox's socket")));
                 }
                 // It has ended, of which the body tells more.
                 Ok(None) => gate = None,
-                Err(error) => return Err(NotReady::Failed(node_failure("gate", error))),
+                Err(error) => return Err(NotReady::Failed(unread("sandbox", &error))),
             },
         }
     }
@@ -288,15 +290,15 @@ impl Apart {
     /// The import may have replaced what the shim does to separate a sandbox.
     fn check(&self, cgroup: &Cgroup) -> Result<(), StartFailure> {
         if !cgroup.contains(self.pid) {
-            return Err(node_failure("cgroup", "the sandbox did not join it"));
+            return Err(meddled("has kept the sandbox from joining its cgroup"));
         }
         let unknown = |e: std::io::Error| node_failure("whether the sandbox is apart from its siblings", e);
         let own = procfs::namespaces(self.pid).map_err(unknown)?;
         if own.mount == self.template.mount || own.ipc == self.template.ipc {
-            return Err(node_failure("namespaces", "the sandbox did not leave its template's"));
+            return Err(meddled("has kept the sandbox in its template's namespaces"));
         }
         match procfs::has_capabilities(self.pid).map_err(unknown)? {
-            true => Err(node_failure("capabilities", "the sandbox did not give up its template's")),
+            true => Err(meddled("has kept its template's capabilities for the sandbox")),
             false => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! What a node needs to start sandboxes of one revision: its command, environment, files and user.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +40,22 @@ pub(crate) fn sentence(text: &str) -> String {
 /// A failure of the node's own.
 pub(crate) fn node_failure(what: &str, error: impl std::fmt::Display) -> StartFailure {
     failure(StartFailureKind::Node, format!("{what}: {error}"))
+}
+
+/// A failure that only the function's own code can have made: it spoke, or did what is asked, in its shim's place.
+pub(crate) fn meddled(what: impl std::fmt::Display) -> StartFailure {
+    let detail = format!(
+        "the function's code {what}: what its shim and the platform say to each other is not its to say"
+    );
+    failure(StartFailureKind::ImportFailed, detail)
+}
+
+/// What is wrong with what was read where the shim speaks: who wrote it, if not the system.
+pub(crate) fn unread(what: &str, error: &std::io::Error) -> StartFailure {
+    match error.kind() {
+        ErrorKind::InvalidData => meddled(format_args!("has written {error} to the {what}'s socket")),
+        _ => node_failure(what, error),
+    }
 }
 
 /// A language with a shim.

@@ -12,7 +12,7 @@ mod start;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fanfare_sandbox::LogStream;
@@ -33,7 +33,7 @@ use crate::given::SecretEnv;
 use crate::logs::Log;
 use crate::process::Event;
 use crate::procfs::Namespaces;
-use crate::revision::{Prepared, Revision, node_failure};
+use crate::revision::{Prepared, Revision, meddled, node_failure, unread};
 use crate::shared::Shared;
 use leftovers::Leftovers;
 
@@ -160,6 +160,8 @@ pub(crate) struct Zygote {
     /// It has been retired.
     retiring: Notify,
     gone: watch::Receiver<bool>,
+    /// What the function's code did that it is ended for.
+    fault: OnceLock<StartFailure>,
     cgroup: Arc<Cgroup>,
     log: Log,
     /// What its cgroup allows the import itself.
@@ -269,7 +271,7 @@ async fn word(control: &AsyncFd<OwnedFd>) -> io::Result<Option<ZygoteWord>> {
     let (bytes, _) = control.async_io(Interest::READABLE, receive).await?;
     match bytes.is_empty() {
         true => Ok(None),
-        false => Ok(Some(serde_json::from_slice(&bytes)?)),
+        false => Ok(Some(fdmsg::parse(&bytes)?)),
     }
 }
 
@@ -299,6 +301,7 @@ pub(crate) fn fuzz(packets: &[&[u8]]) {
 /// The zygote's task: hands its words on, until it has ended or must.
 async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<bool>) {
     let Some(mut process) = parts.process.take() else { return };
+    let mut fault = None;
     loop {
         tokio::select! {
             event = process.event() => if let Event::Ended = event { break },
@@ -311,11 +314,13 @@ async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<
             word = word(&zygote.control) => match word {
                 Ok(Some(word)) => if let Err(word) = zygote.children.lock().hear(word) {
                     tracing::warn!(zygote = parts.name, ?word, "ended for a word out of place");
+                    fault = Some(meddled("has spoken of sandboxes that there are not, on the template's socket"));
                     break;
                 },
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(zygote = parts.name, %error, "ended for what it said");
+                    fault = Some(unread("template", &error));
                     break;
                 }
             },
@@ -329,6 +334,10 @@ async fn live(mut parts: start::Parts, zygote: Arc<Zygote>, gone: watch::Sender<
     parts.process = Some(process);
     let shared = parts.shared.clone();
     parts.release().await;
+    if let Some(fault) = fault {
+        // With its last lines, which a sandbox that never was does not have. Only this task says so, once.
+        let _ = zygote.fault.set(StartFailure { log_tail: zygote.log.tail(), ..fault });
+    }
     zygote.leftovers.end(&shared).await;
     // Its children have ended with it; whoever waits for their status learns that there is none.
     drop(children);
@@ -380,7 +389,7 @@ impl Zygote {
         let (id, grown) = {
             let mut children = self.children.lock();
             if children.ended || children.waiting.len() >= CHILDREN_MAX {
-                return Err(node_failure("zygote", "it has ended, or has too many children"));
+                return Err(self.ending("it has ended, or has too many children"));
             }
             children.next += 1;
             let id = children.next;
@@ -414,8 +423,13 @@ impl Zygote {
         match forked.await {
             Ok(Ok(())) => Ok(exited),
             Ok(Err(detail)) => Err(node_failure("fork", detail)),
-            Err(_) => Err(node_failure("zygote", "it ended")),
+            Err(_) => Err(self.ending("it ended")),
         }
+    }
+
+    /// Why it forks no more: what its function's code did, or else `why`.
+    fn ending(&self, why: &str) -> StartFailure {
+        self.fault.get().cloned().unwrap_or_else(|| node_failure("zygote", why))
     }
 
     /// Counts a fork, by whether its child came so far as to say hello.

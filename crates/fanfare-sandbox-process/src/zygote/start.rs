@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fanfare_sandbox::LogStream;
 use fanfare_types::{ExitCause, HumanDuration, StartFailure, StartFailureKind};
@@ -19,7 +19,7 @@ use crate::launcher::protocol::Step;
 use crate::logs::{Log, Outputs};
 use crate::process::{Event, Process};
 use crate::procfs::{self, Namespaces};
-use crate::revision::{Prepared, Revision, failure, node_failure, sentence};
+use crate::revision::{Prepared, Revision, failure, meddled, node_failure, sentence, unread};
 use crate::root::PRIVATE_DIRS;
 use crate::shared::{Owner, Shared};
 use crate::sys;
@@ -77,6 +77,7 @@ pub(super) async fn start(
                 asking: Notify::new(),
                 retiring: Notify::new(),
                 gone,
+                fault: OnceLock::new(),
                 cgroup: parts.cgroup.clone(),
                 log: parts.log.clone(),
                 limits,
@@ -173,7 +174,7 @@ async fn imported(
                 }
                 Event::Running | Event::Notifications(_) | Event::Socket(_) => {}
             },
-            word = word(control), if open => match word.map_err(|e| node_failure("zygote", e))? {
+            word = word(control), if open => match word.map_err(|e| unread("template", &e))? {
                 Some(ZygoteWord::Imported {}) => return Ok(true),
                 Some(ZygoteWord::Unsafe { why, detail }) => {
                     let said = sentence(&format!("{why} ({detail})"));
@@ -183,7 +184,9 @@ async fn imported(
                     return Ok(false);
                 }
                 Some(ZygoteWord::Failed(why)) => return Err(why.into_failure()),
-                Some(_) => return Err(node_failure("zygote", "spoke of children that it does not have")),
+                Some(_) => {
+                    return Err(meddled("has spoken of sandboxes that there are not, on the template's socket"));
+                }
                 None => open = false,
             },
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fanfare_sandbox::Runtime;
-use fanfare_types::{Contract, ExitCause, RevisionSpec, StopMode};
+use fanfare_types::{Contract, ExitCause, RevisionSpec, StartFailureKind, StopMode};
 
 use crate::cases;
 use crate::support::{Lab, PROBE, ask, block_on, revision};
@@ -21,6 +21,7 @@ cases![
     temporary_directories_survive_other_starts,
     descriptors_cannot_be_sent_to_the_daemon,
     a_template_that_speaks_out_of_place_is_ended,
+    what_an_import_says_in_its_shims_place_is_its_functions_fault,
     a_flood_of_output_or_calls_is_slowed,
     memory_of_ended_sandboxes_is_not_kept,
 ];
@@ -54,21 +55,67 @@ fn a_sandbox_that_is_not_separated_does_not_start() {
     block_on(async {
         let lab = Lab::new().await;
         for (n, (attack, what)) in (1..).zip([
-            ("main.separate = lambda places, mounts: None", "did not leave"),
-            ("main.separate = lambda places, mounts: main.drop_capabilities()", "did not leave"),
-            ("main.drop_capabilities = lambda: None", "did not give up"),
+            ("main.separate = lambda places, mounts: None", "has kept the sandbox in its template's namespaces"),
+            ("main.separate = lambda places, mounts: main.drop_capabilities()", "has kept the sandbox in its template's namespaces"),
+            ("main.drop_capabilities = lambda: None", "has kept its template's capabilities"),
             (
                 "import threading, time\ndrop = main.drop_capabilities\ndef late():\n  threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n  drop()\nmain.drop_capabilities = late",
-                "did not give up",
+                "has kept its template's capabilities",
             ),
         ]) {
             let spec = python(&lab, n, &format!("{handler}{attack}\n"));
             let failure = lab.create(u64::from(n), &spec).await.map(|_| attack).unwrap_err();
-            assert_eq!(failure.kind, fanfare_types::StartFailureKind::Node, "{attack}: {failure:?}");
+            assert_eq!(failure.kind, StartFailureKind::ImportFailed, "{attack}: {failure:?}");
             assert!(failure.detail.contains(what), "{attack}: {failure:?}");
         }
         let sound = python(&lab, 9, handler);
         let started = lab.create(9, &sound).await.unwrap();
+        assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "up".to_owned()));
+        lab.runtime.shutdown().await;
+        lab.close().await;
+    });
+}
+
+/// It is told what it said, with its last lines, at once, and costs the node nothing.
+fn what_an_import_says_in_its_shims_place_is_its_functions_fault() {
+    let say = "import os, socket, threading, time\nprint('last words', flush=True)\ntheirs = socket.socket(fileno=os.dup(4))\n";
+    let handler = "\ndef handler(event, context): return 'up'\n";
+    block_on(async {
+        let lab = Lab::new().await;
+        let attacks = [
+            ("garbage", "theirs.send(b'garbage \\x00\\xff' * 9)", "has written \"garbage \\0"),
+            ("a flood", "while True: theirs.send(b'y' * 4096)", "has written \"yyy"),
+            (
+                "more than a message",
+                "theirs.send(b'z' * 200_000)",
+                "has written a packet of 200000 bytes, where at most 131072",
+            ),
+            (
+                "a child",
+                "theirs.send(b'{\"type\":\"forked\",\"id\":7}')",
+                "has spoken of sandboxes that there are not",
+            ),
+            ("no number", "theirs.send(b'{\"type\":\"forked\",\"id\":1e20}')", "has written"),
+            ("another's word", "theirs.send(b'{\"type\":\"ready\"}')", "has written"),
+            (
+                "the end of its import, and more",
+                "theirs.send(b'{\"type\":\"imported\"}')\nwhile True: theirs.send(b'garbage')",
+                "has written \"garbage",
+            ),
+        ];
+        for (n, (attack, code, says)) in (1..).zip(attacks) {
+            let spec = python(&lab, n, &format!("{say}{code}{handler}"));
+            let before = std::time::Instant::now();
+            let failure = lab.create(u64::from(n), &spec).await.map(|_| attack).unwrap_err();
+            // Ten times what it should take.
+            assert!(before.elapsed() < Duration::from_secs(10), "{attack}: {:?}", before.elapsed());
+            assert_eq!(failure.kind, StartFailureKind::ImportFailed, "{attack}: {failure:?}");
+            assert!(failure.detail.contains(says), "{attack}: {failure:?}");
+            assert!(failure.detail.contains("is not its to say"), "{attack}: {failure:?}");
+            assert!(failure.log_tail.contains("last words"), "{attack}: {failure:?}");
+        }
+        let sound = python(&lab, 99, handler);
+        let started = lab.create(99, &sound).await.unwrap();
         assert_eq!(ask(&started.endpoint, "1").await.unwrap(), (200, "up".to_owned()));
         lab.runtime.shutdown().await;
         lab.close().await;
