@@ -413,6 +413,6 @@ mod tests {
                 assert!(form["properties"].get(field).is_some(), "{field}");
             }
         }
-        assert_eq!(schemas["ScalingDocument"]["oneOf"][0]["properties"].as_object().unwrap().len(), 20);
+        assert_eq!(schemas["ScalingDocument"]["oneOf"][0]["properties"].as_object().unwrap().len(), 21);
     }
 }

@@ -58,7 +58,7 @@ pub use revisions::{
     RevisionDocument, RevisionFailureDocument, RevisionListDocument, RollbackDocument, ShareDocument,
     TargetDocument, TrafficChange, TrafficDocument, TrafficResult,
 };
-pub use scaling::{MetricName, PolicyName, ProfileName, ScalingDocument};
+pub use scaling::{MetricName, OnDemandName, PolicyName, ProfileName, ScalingDocument};
 pub use schedules::{
     DeliveryName, FiredDocument, FiredOutcome, FiringDocument, MissedName, OccurrenceDocument,
     ScheduleDocument, ScheduleListDocument, ScheduleOutcome, ScheduleResult, ScheduleRunResult,

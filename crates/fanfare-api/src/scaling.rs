@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fanfare_types::{Hpa, Kpa, Metric, Scaling, ScalingPolicy, limits};
+use fanfare_types::{Hpa, Kpa, Metric, OnDemand, Scaling, ScalingPolicy, limits};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,8 +13,8 @@ use crate::{FieldError, Quantity, whole};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScalingDocument {
-    /// Whose defaults hold for what is left out: Fanfare's, or Knative's (which also sets `concurrency` to 1000 with a
-    /// target of 100, and `initial` to 1).
+    /// Whose defaults hold for what is left out: Fanfare's, Knative's (which also sets `concurrency` to 1000 with a
+    /// target of 100, and `initial` to 1), or Dirigent's (Fanfare's with `on_demand` `first`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileName>,
     /// What decides. Default `kpa`.
@@ -38,6 +38,9 @@ pub struct ScalingDocument {
     /// A lower count takes effect after it was wanted for so long. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down_delay: Option<Quantity>,
+    /// What requests that wait order at once, between two decisions. Default `all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_demand: Option<OnDemandName>,
     /// `kpa`: what is measured. Default `concurrency`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<MetricName>,
@@ -84,6 +87,18 @@ pub enum ProfileName {
     Fanfare,
     /// Knative's.
     Knative,
+    /// Dirigent's: Fanfare's, but where there is a sandbox the autoscaler alone orders others, at its ticks.
+    Dirigent,
+}
+
+/// What requests that wait order at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDemandName {
+    /// As many sandboxes as shorten the wait.
+    All,
+    /// Those of the activation scale, where there is none.
+    First,
 }
 
 /// What decides a function's scale.
@@ -166,6 +181,10 @@ impl ScalingDocument {
             limits::SCALING_WINDOW_MAX,
         )?;
         self.refuse_foreign()?;
+        let on_demand = match (self.on_demand, self.profile) {
+            (Some(OnDemandName::First), _) | (None, Some(ProfileName::Dirigent)) => OnDemand::First,
+            _ => OnDemand::All,
+        };
         let policy = match self.policy.unwrap_or(PolicyName::Kpa) {
             PolicyName::Kpa => ScalingPolicy::Kpa(self.kpa(concurrency_given)?),
             PolicyName::Hpa => ScalingPolicy::Hpa(self.hpa()?),
@@ -176,7 +195,7 @@ impl ScalingDocument {
                 ScalingPolicy::Fixed(beside("scaling.count", count, (min, max), (0, limits::SCALE_MAX))?)
             }
         };
-        Ok(Scaling { policy, min, max, initial, activation, scale_down_delay })
+        Ok(Scaling { policy, min, max, initial, activation, scale_down_delay, on_demand })
     }
 
     /// A setting that the policy would ignore is a mistake of its author.
@@ -304,6 +323,10 @@ impl From<&Scaling> for ScalingDocument {
             initial: Some(scaling.initial),
             activation: Some(scaling.activation),
             scale_down_delay: Some(Quantity::from_duration(scaling.scale_down_delay)),
+            on_demand: Some(match scaling.on_demand {
+                OnDemand::All => OnDemandName::All,
+                OnDemand::First => OnDemandName::First,
+            }),
             ..ScalingDocument::default()
         };
         match &scaling.policy {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use fanfare_policy::{DemandInput, LoadSample, ScaleInput, demand_order};
 use fanfare_types::limits::REPORT_INTERVAL;
 use fanfare_types::{
-    DataPlaneId, FunctionId, FunctionLoad, Reason, SandboxId, ScalingPolicy, StopMode, Timestamp,
+    DataPlaneId, FunctionId, FunctionLoad, OnDemand, Reason, SandboxId, ScalingPolicy, StopMode, Timestamp,
     ToDataPlane, ToNode,
 };
 
@@ -149,6 +149,7 @@ impl Engine {
             min: function_minimum,
             max,
             activation: spec.scaling.activation,
+            first_only: spec.scaling.on_demand == OnDemand::First,
             execution: totals.execution,
             cold_start: active.cold_start,
         });

@@ -43,6 +43,8 @@ pub struct DemandInput {
     pub max: u32,
     /// At least this many when there is none yet.
     pub activation: u32,
+    /// Whether only the first ones are ordered here, where there is none: the rest is left to the autoscaler.
+    pub first_only: bool,
     /// Mean execution time, if known.
     pub execution: Option<Duration>,
     /// Mean time from an order to a ready sandbox, if known.
@@ -91,6 +93,11 @@ pub enum DemandReason {
         /// Sandboxes that a slot for each would take.
         instead_of: u32,
     },
+    /// There is one, and the autoscaler is to order the rest.
+    FirstThere {
+        /// Requests that wait.
+        queued: u32,
+    },
     /// The function's minimum or activation scale, which is more than its requests call for.
     AtLeast {
         /// Sandboxes there must be.
@@ -118,7 +125,10 @@ pub fn demand_order(input: &DemandInput) -> DemandOrder {
     let for_each = requests.div_ceil(concurrency);
     let by_work = short_executions(input, requests, concurrency);
 
-    let (mut wanted, mut recheck_after, mut reason) = if for_each <= there {
+    let (mut wanted, mut recheck_after, mut reason) = if input.first_only {
+        let first = if there == 0 { input.activation.max(1) } else { there };
+        (first, None, DemandReason::FirstThere { queued: input.queued })
+    } else if for_each <= there {
         let slots = u64::from(there) * u64::from(concurrency);
         (there, None, DemandReason::SlotsSuffice { requests, slots })
     } else if let Some(short) = by_work.filter(|short| short.sandboxes < for_each) {
@@ -198,6 +208,14 @@ impl fmt::Display for DemandReason {
                 counted(requests.into(), "request"),
                 HumanDuration(execution),
                 HumanDuration(cold_start)
+            ),
+            DemandReason::FirstThere { queued } => write!(
+                f,
+                "{}; a first sandbox is ordered at once, others by the autoscaler",
+                match queued {
+                    1 => "1 request waits".to_owned(),
+                    _ => format!("{queued} requests wait"),
+                }
             ),
             DemandReason::AtLeast { sandboxes } => {
                 write!(

@@ -80,6 +80,8 @@ pub(crate) enum NodeTimer {
     Start,
     Dial(u64),
     Beat,
+    /// CPU use is to be read.
+    Usage,
     /// A runtime has news.
     Created(SandboxId, u32, bool),
     Exited(SandboxId, ExitCause),
@@ -154,7 +156,9 @@ impl Event {
         match self {
             Event::Control(index, ..) => Site::Control(*index) == site,
             Event::Plane(index, ..) => Site::Plane(*index) == site,
-            Event::Node(index, _, NodeTimer::Dial(_) | NodeTimer::Beat) => Site::Node(*index) == site,
+            Event::Node(index, _, NodeTimer::Dial(_) | NodeTimer::Beat | NodeTimer::Usage) => {
+                Site::Node(*index) == site
+            }
             _ => false,
         }
     }

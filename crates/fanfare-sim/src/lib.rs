@@ -39,5 +39,7 @@ mod world;
 pub use invariants::kpa::golden;
 pub use report::{Outcome, Report, RequestReport, Violation};
 pub use run::{run, run_told};
-pub use scenario::{Arrival, Change, Creation, Fault, Faults, Network, NodePlan, PlannedChange, Scenario};
+pub use scenario::{
+    Arrival, Change, Creation, Fault, Faults, Network, NodePlan, PlannedChange, Scenario, Usage,
+};
 pub use scenarios::{NAMES, draw};

@@ -13,7 +13,7 @@ use fanfare_roster::{Order, Roster};
 use fanfare_types::limits::HEARTBEAT_INTERVAL;
 use fanfare_types::{
     Epoch, EpochGate, ExitCause, FromNode, NodeHello, Resources, RevisionId, SandboxId, SandboxRecord,
-    Stages, StartFailure, StartFailureKind, StopMode, Timestamp, ToNode,
+    SandboxUsage, Stages, StartFailure, StartFailureKind, StopMode, Timestamp, ToNode,
 };
 
 use crate::clock::Clock;
@@ -70,6 +70,34 @@ pub(crate) struct Body {
     creation: u32,
     /// Requests that user code works on.
     pub(crate) running: BTreeSet<usize>,
+    /// What it has used.
+    pub(crate) meter: Meter,
+}
+
+/// How long requests were worked on in a sandbox, each by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meter {
+    worked: Duration,
+    /// Up to when that is known.
+    until: Timestamp,
+    /// The last reading.
+    read: Option<Timestamp>,
+}
+
+impl Meter {
+    /// So many requests were worked on until now.
+    pub(crate) fn count(&mut self, now: Timestamp, running: usize) {
+        self.worked += now.since(self.until) * u32::try_from(running).unwrap_or(u32::MAX);
+        self.until = now;
+    }
+
+    /// How many were worked on at once since the last reading, on average; nothing at the first one.
+    fn read(&mut self, now: Timestamp, running: usize) -> Option<f64> {
+        self.count(now, running);
+        let worked = std::mem::take(&mut self.worked).as_secs_f64();
+        let elapsed = now.since(self.read.replace(now)?).as_secs_f64();
+        (elapsed > 0.0).then(|| worked / elapsed)
+    }
 }
 
 impl Node {
@@ -106,6 +134,7 @@ impl World<'_> {
             NodeTimer::Start => return self.start_daemon(index),
             NodeTimer::Dial(attempt) => return self.dial_now(Peer::Node(index), attempt),
             NodeTimer::Beat => return self.node_beat(index),
+            NodeTimer::Usage => return self.report_usage(index),
             NodeTimer::Created(sandbox, creation, starts) => {
                 self.created(index, (sandbox, creation), starts, &mut orders);
             }
@@ -141,6 +170,29 @@ impl World<'_> {
         if self.scenario.faults.is_some() {
             self.schedule_node_beat(index);
         }
+        self.schedule_usage(index);
+    }
+
+    fn schedule_usage(&mut self, index: usize) {
+        if let Some(usage) = self.scenario.usage {
+            let at = self.peer_time(Peer::Node(index), usage.interval);
+            self.queue.schedule(at, Event::Node(index, self.nodes[index].life, NodeTimer::Usage));
+        }
+    }
+
+    fn report_usage(&mut self, index: usize) {
+        let Some(usage) = self.scenario.usage else { return };
+        let now = self.now;
+        let bodies = self.nodes[index].machine.bodies.iter_mut().filter(|(_, body)| body.ready);
+        let read = |(sandbox, body): (&SandboxId, &mut Body)| {
+            let at_once = body.meter.read(now, body.running.len())?;
+            Some(SandboxUsage { sandbox: *sandbox, cpu_milli: at_once * usage.cpu_milli as f64 })
+        };
+        let usages: Vec<SandboxUsage> = bodies.filter_map(read).collect();
+        if !usages.is_empty() {
+            self.node_says(index, FromNode::Usage(usages));
+        }
+        self.schedule_usage(index);
     }
 
     fn schedule_node_beat(&mut self, index: usize) {
@@ -234,6 +286,7 @@ impl World<'_> {
                         ending: false,
                         creation: 0,
                         running,
+                        meter: Meter::default(),
                     };
                     machine.bodies.insert(sandbox, body);
                     machine.peak = machine.peak.max(u32::try_from(machine.bodies.len()).unwrap_or(u32::MAX));
@@ -362,4 +415,21 @@ impl World<'_> {
 fn failed() -> StartFailure {
     let detail = "it was to fail".to_owned();
     StartFailure { kind: StartFailureKind::Exited(ExitCause::Status(1)), detail, log_tail: String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use_is_the_mean_since_the_reading_before() {
+        let (mut meter, at) = (Meter::default(), Timestamp::from_secs);
+        meter.count(at(1), 0);
+        assert_eq!(meter.read(at(5), 3), None, "there was none before");
+        meter.count(at(6), 3);
+        meter.count(at(8), 5);
+        assert_eq!(meter.read(at(10), 0), Some((3.0 + 10.0) / 5.0));
+        assert_eq!(meter.read(at(15), 2), Some(2.0));
+        assert_eq!(meter.read(at(15), 2), None, "no time has passed");
+    }
 }

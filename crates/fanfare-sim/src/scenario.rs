@@ -28,12 +28,24 @@ pub struct Scenario {
     pub creation: Creation,
     /// How long messages take.
     pub network: Network,
+    /// How nodes measure CPU use; `None`: they do not.
+    pub usage: Option<Usage>,
     /// What goes wrong; `None`: nothing, and then nobody watches who lives, which makes long runs cheap.
     pub faults: Option<Faults>,
     /// When the run ends. With faults, everything must have healed by then.
     pub end: Timestamp,
     /// Requests that arrive from then on must be answered by their function: the world has healed, and has room.
     pub healed_at: Option<Timestamp>,
+}
+
+/// CPU use, as nodes measure and report it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Between two reports. A sandbox is in its second one for the first time: use is what has been used since the one
+    /// before.
+    pub interval: Duration,
+    /// What user code takes while it works on a request, in thousandths of a CPU, however busy its node is.
+    pub cpu_milli: u64,
 }
 
 /// A node.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fanfare_policy::{Placement, Rng, RngExt, seeded};
 use fanfare_types::{
-    Balance, Contract, FunctionName, FunctionSpec, Given, Kpa, Metric, Resources, Scaling, ScalingPolicy,
-    Sizing, Timeouts, Timestamp,
+    Balance, Contract, FunctionName, FunctionSpec, Given, Kpa, Metric, OnDemand, Resources, Scaling,
+    ScalingPolicy, Sizing, Timeouts, Timestamp,
 };
 
 use crate::scenario::{Arrival, Change, Creation, Fault, Faults, Network, NodePlan, PlannedChange, Scenario};
@@ -100,6 +100,7 @@ pub fn draw(name: &str, seed: u64) -> Option<Scenario> {
             min: Duration::from_micros(30),
             max: Duration::from_micros(rng.random_range(100..5_000)),
         },
+        usage: None,
         faults: Some(faults),
         end: if *known == "crowded" { last + REST * 3 } else { last + REST },
         healed_at: match *known {
@@ -182,6 +183,7 @@ fn spec(name: FunctionName, rng: &mut Rng) -> FunctionSpec {
             initial: [0, 0, 1, 2][rng.random_range(0..4)],
             activation: [1, 1, 2][rng.random_range(0..3)],
             scale_down_delay: if rng.random_bool(0.2) { Duration::from_secs(2) } else { Duration::ZERO },
+            on_demand: OnDemand::All,
         },
         queue_limit: 1_000,
         balance: [

@@ -83,6 +83,7 @@ fn replay(functions: usize, nodes: usize, invocations: u64) -> Scenario {
             failures_permille: 0,
         },
         network: Network { min: Duration::from_micros(50), max: Duration::from_micros(50) },
+        usage: None,
         faults: None,
         end: Timestamp::from_millis(1_000 + invocations / 4 + 60_000),
         healed_at: None,

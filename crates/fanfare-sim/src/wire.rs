@@ -54,6 +54,7 @@ impl World<'_> {
             }
             return;
         };
+        body.meter.count(self.now, body.running.len());
         body.running.insert(request);
         let record = &mut self.requests[request];
         record.executions += 1;
@@ -70,9 +71,9 @@ impl World<'_> {
     /// User code is done with a request.
     pub(crate) fn executed(&mut self, index: usize, sandbox: SandboxId, visit: Visit) {
         let body = self.nodes[index].machine.bodies.get_mut(&sandbox);
-        if !body.is_some_and(|body| body.running.remove(&visit.request)) {
-            return;
-        }
+        let Some(body) = body.filter(|body| body.running.contains(&visit.request)) else { return };
+        body.meter.count(self.now, body.running.len());
+        body.running.remove(&visit.request);
         self.back_to_plane(index, visit.request, sandbox, Word::Answer);
     }
 

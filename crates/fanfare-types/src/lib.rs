@@ -40,7 +40,7 @@ pub use peer_name::{is_peer_name, peer_name_of};
 pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
 pub use request::{RequestEnd, RequestRecord, SlotRecord, SlotWhy};
 pub use resources::Resources;
-pub use scaling::{Hpa, Kpa, Metric, Scaling, ScalingPolicy};
+pub use scaling::{Hpa, Kpa, Metric, OnDemand, Scaling, ScalingPolicy};
 pub use secret::{ConfigFile, Given, SecretName, SecretPlace, SecretUse, SecretValue};
 pub use stages::Stages;
 pub use time::Timestamp;

@@ -19,6 +19,18 @@ pub struct Scaling {
     pub activation: u32,
     /// A lower count takes effect only after it has been wanted for this long (0: at once).
     pub scale_down_delay: Duration,
+    /// What requests that wait order at once.
+    pub on_demand: OnDemand,
+}
+
+/// What requests that wait order at once, between two decisions of the autoscaler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDemand {
+    /// As many sandboxes as shorten the wait.
+    #[default]
+    All,
+    /// Those of the activation scale, where there is none; all others are the autoscaler's to order, at its ticks.
+    First,
 }
 
 impl Default for Scaling {
@@ -30,6 +42,7 @@ impl Default for Scaling {
             initial: 0,
             activation: 1,
             scale_down_delay: Duration::ZERO,
+            on_demand: OnDemand::All,
         }
     }
 }

@@ -15,13 +15,14 @@ const CODE_FIELDS: [&str; 4] = ["name", "runtime", "handler", "code"];
 const POLICY: &str = "scaling.policy";
 const COUNT: &str = "scaling.count";
 /// What every policy has, and the policy itself.
-const SHARED_BY_POLICIES: [&str; 6] = [
+const SHARED_BY_POLICIES: [&str; 7] = [
     POLICY,
     "scaling.min",
     "scaling.max",
     "scaling.initial",
     "scaling.activation",
     "scaling.scale_down_delay",
+    "scaling.on_demand",
 ];
 
 /// Tables whose keys are the user's own, and what one of them is called. Of these the names are told and no values: those

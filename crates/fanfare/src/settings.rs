@@ -87,7 +87,7 @@ pub(crate) struct SettingsArgs {
     /// What decides the scale.
     #[arg(long, value_enum, value_name = "NAME", hide_short_help = true)]
     pub(crate) policy: Option<PolicyArg>,
-    /// Whose defaults hold: fanfare or knative.
+    /// Whose defaults hold: fanfare, knative or dirigent.
     #[arg(long, value_name = "NAME", value_parser = word::<ProfileName>, hide_short_help = true)]
     pub(crate) profile: Option<ProfileName>,
     /// What is measured: concurrency or rps.
@@ -288,6 +288,7 @@ impl SettingsArgs {
                 initial: scaling.initial,
                 activation: scaling.activation,
                 scale_down_delay: scaling.scale_down_delay.take(),
+                on_demand: scaling.on_demand,
                 ..ScalingDocument::default()
             };
         }

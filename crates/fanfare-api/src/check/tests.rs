@@ -1,5 +1,5 @@
 use fanfare_types::{ConfigFile, Given, SecretName, SecretPlace, SecretUse};
-use fanfare_types::{Hpa, Kpa, Metric, Protocol, Scaling, ScalingPolicy};
+use fanfare_types::{Hpa, Kpa, Metric, OnDemand, Protocol, Scaling, ScalingPolicy};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -73,6 +73,17 @@ fn one_amount_makes_room_for_the_other() {
 }
 
 #[test]
+fn dirigents_profile_orders_only_the_first_sandbox_at_once() {
+    let spec = check(&with("scaling.profile", json!("dirigent"))).unwrap();
+    assert_eq!(spec.scaling, Scaling { on_demand: OnDemand::First, ..Scaling::default() });
+    let mut all = with("scaling.profile", json!("dirigent"));
+    all["scaling"]["on_demand"] = json!("all");
+    assert_eq!(check(&all).unwrap().scaling, Scaling::default());
+    let first = check(&with("scaling.on_demand", json!("first"))).unwrap();
+    assert_eq!(first.scaling, spec.scaling);
+}
+
+#[test]
 fn the_knative_profile_has_knatives_defaults() {
     let spec = check(&with("scaling.profile", json!("knative"))).unwrap();
     assert_eq!(spec.sizing.concurrency, 1_000);
@@ -136,6 +147,7 @@ fn bad_inputs_name_field_limit_and_value() {
         ("timeouts.request", json!("soon"), "1 ms to 24 h", "soon"),
         ("scaling.profile", json!("lambda"), "knative", "lambda"),
         ("scaling.policy", json!("magic"), "kpa", "magic"),
+        ("scaling.on_demand", json!("never"), "first", "never"),
         ("scaling.count", json!(3), "policy fixed", "given"),
         ("scaling.min", json!(200_000), "0 to 100000", "200000"),
         ("scaling.max", json!(0), "1 to 100000", "0"),
@@ -389,7 +401,8 @@ fn policies() -> impl Strategy<Value = ScalingPolicy> {
 
 fn scalings() -> impl Strategy<Value = Scaling> {
     let delay = nanos(Duration::ZERO, limits::SCALING_WINDOW_MAX);
-    (policies(), 1..=limits::SCALE_MAX, any::<[u32; 3]>(), delay).prop_map(|(policy, max, below, delay)| {
+    let given = (policies(), 1..=limits::SCALE_MAX, any::<[u32; 3]>(), delay, any::<bool>());
+    given.prop_map(|(policy, max, below, delay, first)| {
         let up_to = |n: u32, max: u32| n % (max + 1);
         let min = up_to(below[0], max);
         let policy = match policy {
@@ -397,7 +410,8 @@ fn scalings() -> impl Strategy<Value = Scaling> {
             other => other,
         };
         let (initial, activation) = (up_to(below[1], max), up_to(below[2], max).max(1));
-        Scaling { policy, min, max, initial, activation, scale_down_delay: delay }
+        let on_demand = if first { OnDemand::First } else { OnDemand::All };
+        Scaling { policy, min, max, initial, activation, scale_down_delay: delay, on_demand }
     })
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fanfare_types::{
-    ExitCause, FromDataPlane, Hpa, Kpa, NodeId, Reason, RequestFailures, Resources, RevisionId, Scaling,
-    ScalingPolicy,
+    ExitCause, FromDataPlane, Hpa, Kpa, NodeId, OnDemand, Reason, RequestFailures, Resources, RevisionId,
+    Scaling, ScalingPolicy,
 };
 
 use super::world::{D, F, G, N, World, spec};
@@ -415,6 +415,18 @@ fn kpa_target_utilization_holds_spare_room() {
     world.arrive(D, F, 20);
     world.pass(secs(90));
     assert_eq!(world.ready(F), 4, "20 requests at 5 of 10 per sandbox");
+}
+
+#[test]
+fn where_only_the_first_is_ordered_on_demand_the_autoscaler_orders_the_rest() {
+    for (on_demand, at_once) in [(OnDemand::All, 20), (OnDemand::First, 1)] {
+        let mut world = World::small(100, 1, Scaling { on_demand, ..Scaling::default() });
+        world.arrive(D, F, 20);
+        world.pass(Duration::from_millis(1_500));
+        assert_eq!(world.ready(F), at_once, "{on_demand:?}");
+        world.pass(secs(10));
+        assert_eq!(world.ready(F), 20, "{on_demand:?}");
+    }
 }
 
 /// Sandboxes after `duration` of an HPA function of 2 to 12, which are its bounds at every second of it.

@@ -10,6 +10,7 @@ const IDLE: DemandInput = DemandInput {
     min: 0,
     max: 1_000,
     activation: 1,
+    first_only: false,
     execution: None,
     cold_start: None,
 };
@@ -45,6 +46,21 @@ fn cases() {
         ("more than the maximum", unknown, DemandInput { max: 5, ready: 9, ..surge }, 0),
         ("no sandbox allowed", unknown, DemandInput { max: 0, ..surge }, 0),
         ("activation", unknown, DemandInput { activation: 5, queued: 1, ..IDLE }, 5),
+        ("the first only", unknown, DemandInput { first_only: true, ..surge }, 1),
+        ("the first ones only", unknown, DemandInput { first_only: true, activation: 3, ..surge }, 3),
+        ("not the second", unknown, DemandInput { first_only: true, starting: 1, ..surge }, 0),
+        (
+            "not the second, also when the first is busy",
+            unknown,
+            DemandInput { first_only: true, queued: 1, ..busy },
+            0,
+        ),
+        (
+            "the minimum beside the first",
+            unknown,
+            DemandInput { first_only: true, min: 4, ready: 1, ..surge },
+            3,
+        ),
         ("activation, also when short", short, DemandInput { activation: 5, queued: 1, ..IDLE }, 5),
         (
             "activation only from zero",
@@ -121,6 +137,7 @@ fn inputs() -> impl Strategy<Value = DemandInput> {
             min: bounds.0,
             max: bounds.1,
             activation: bounds.2,
+            first_only: false,
             execution: micros(times.0),
             cold_start: micros(times.1),
         }
@@ -145,6 +162,15 @@ proptest! {
     fn more_waiting_never_orders_fewer(input in inputs(), more in 0_u32..100) {
         let longer = DemandInput { queued: input.queued + more, ..input };
         prop_assert!(demand_order(&longer).create >= demand_order(&input).create);
+    }
+
+    #[test]
+    fn of_the_first_only_no_more_are_ordered_than_there_must_be(input in inputs()) {
+        let first = demand_order(&DemandInput { first_only: true, ..input });
+        let there = input.ready + input.starting;
+        let must = if there == 0 { input.min.max(input.activation).max(1) } else { input.min };
+        prop_assert!(there + first.create <= there.max(must));
+        prop_assert!(input.queued == 0 || input.max == 0 || there + first.create > 0);
     }
 
     #[test]

@@ -433,7 +433,7 @@ pub(super) fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
 }
 
-fn placement() -> impl TypedValueParser<Value = Placement> {
+pub(crate) fn placement() -> impl TypedValueParser<Value = Placement> {
     let names = PossibleValuesParser::new(Placement::ALL.map(Placement::name));
     names.try_map(|name| name.parse::<Placement>())
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use fanfare_api::{BalanceName, MetricName, ProfileName};
+use fanfare_policy::Placement;
 use fanfare_types::limits;
 
-use super::roles::{PolicyArgs, cpus, delay, memory, seed};
+use super::roles::{cpus, delay, memory, placement, seed};
 use super::{NODES_MAX, PlanArgs, ReportOutputArgs, duration, number, whole};
-use crate::settings::{target, word};
+use crate::settings::{PolicyArg, target, word};
 
 /// Replay a trace, a plan or a rate in virtual time, on nodes that are not there: how many are needed?
 ///
@@ -82,8 +83,12 @@ pub(crate) struct ClusterArgs {
     /// Up to so much more, by chance.
     #[arg(long, value_name = "DURATION", value_parser = delay, default_value = "0ms", hide_short_help = true)]
     pub(crate) jitter: Duration,
-    #[command(flatten)]
-    pub(crate) policy: PolicyArgs,
+    /// How nodes are chosen for sandboxes [default: kubernetes; as dirigent: random].
+    #[arg(long, value_name = "NAME", value_parser = placement())]
+    pub(crate) placement: Option<Placement>,
+    /// CPUs that user code takes while it works on a request, for --policy hpa.
+    #[arg(long, value_name = "CPUS", value_parser = cpus, default_value = "1", hide_short_help = true)]
+    pub(crate) execution_cpu: u64,
     /// Time of every message between roles, one way.
     #[arg(long, value_name = "DURATION", value_parser = message_delay, default_value = "50us", hide_short_help = true)]
     pub(crate) message_delay: Duration,
@@ -99,9 +104,12 @@ pub(crate) struct ClusterArgs {
 #[derive(ClapArgs, Debug)]
 #[command(next_help_heading = "Settings of all functions")]
 pub(crate) struct SettingsOfAll {
-    /// Whose defaults hold: fanfare or knative.
+    /// Whose defaults hold: fanfare, knative or dirigent.
     #[arg(long, value_name = "NAME", value_parser = word::<ProfileName>)]
     pub(crate) profile: Option<ProfileName>,
+    /// What decides the scale [default: kpa].
+    #[arg(long, value_enum, value_name = "NAME", hide_short_help = true)]
+    pub(crate) policy: Option<PolicyArg>,
     /// Requests that one sandbox serves at once.
     #[arg(long, value_name = "N", value_parser = whole::<1, { limits::CONCURRENCY_MAX }>)]
     pub(crate) concurrency: Option<u32>,
@@ -111,12 +119,15 @@ pub(crate) struct SettingsOfAll {
     /// What one sandbox should carry.
     #[arg(long, value_name = "NUMBER", value_parser = target, hide_short_help = true)]
     pub(crate) target: Option<f64>,
+    /// Share of the target that is aimed at; with hpa, of --cpu-request [default: 1; with hpa: 0.8].
+    #[arg(long, value_name = "SHARE", value_parser = utilization, hide_short_help = true)]
+    pub(crate) target_utilization: Option<f64>,
     /// Window of the steady average [default: 60s].
     ///
     /// For so long, about, a sandbox outlives its load.
     #[arg(long, value_name = "DURATION")]
     pub(crate) stable_window: Option<String>,
-    /// Time between decisions [default: 2s].
+    /// Time between decisions [default: 2s; with hpa: 15s].
     #[arg(long, value_name = "DURATION", hide_short_help = true)]
     pub(crate) tick: Option<String>,
     /// A lower count takes effect after so long [default: 0s].
@@ -144,6 +155,21 @@ pub(crate) enum SlowdownOf {
     /// Of 99 of 100.
     #[default]
     P99,
+}
+
+impl SimArgs {
+    /// How nodes are chosen: as asked for, or as the profile has it.
+    pub(crate) fn placement(&self) -> Placement {
+        self.cluster.placement.unwrap_or(match self.settings.profile {
+            Some(ProfileName::Dirigent) => Placement::Random,
+            Some(ProfileName::Fanfare | ProfileName::Knative) | None => Placement::default(),
+        })
+    }
+}
+
+/// As wide as `hpa` allows; what the policy does not allow is refused with it.
+fn utilization(text: &str) -> Result<f64, String> {
+    number(text, 0.01, 100.0)
 }
 
 fn slowdown(text: &str) -> Result<f64, String> {
@@ -183,7 +209,10 @@ mod tests {
             (&["--creations", "0"], "--creations", "1 to 10000"),
             (&["--data-planes", "65"], "--data-planes", "1 to 64"),
             (&["--placement", "best"], "--placement", "kubernetes"),
-            (&["--profile", "dirigent"], "--profile", "fanfare or knative"),
+            (&["--profile", "lambda"], "--profile", "fanfare, knative, dirigent"),
+            (&["--policy", "fixed"], "--policy", "kpa, hpa"),
+            (&["--target-utilization", "0"], "--target-utilization", "0.01 to 100"),
+            (&["--execution-cpu", "0"], "--execution-cpu", "0.001 to 65536"),
             (&["--concurrency", "1001"], "--concurrency", "1 to 1000"),
             (&["--target", "0"], "--target", "0.01 to 1000000"),
             (&["--metric", "cpu"], "--metric", "concurrency or rps"),

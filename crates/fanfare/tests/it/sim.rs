@@ -116,6 +116,53 @@ async fn a_cold_start_takes_as_long_as_it_is_said_to() {
 }
 
 #[tokio::test]
+async fn as_dirigent_only_the_first_sandbox_is_there_before_the_autoscalers_tick() {
+    let dir = tempfile::tempdir().unwrap();
+    // 20 requests within 20 ms, each of which takes longer than it takes to decide.
+    let plan = plan(dir.path(), 1, 20, 1, 30_000);
+    let load = ["--plan", &plan, "--nodes", "4", "--message-delay", "0ms"];
+    for (profile, waits_ms, placement) in
+        [("fanfare", 20.0..21.0, "kubernetes"), ("dirigent", 1_900.0..6_100.0, "random")]
+    {
+        let report = simulated(&[&load[..], &["--profile", profile]].concat()).await;
+        let run = &report["runs"][0];
+        assert_eq!((&run["counts"]["ok"], &run["sandboxes_ordered"]), (&20.into(), &20.into()), "{run}");
+        assert!(waits_ms.contains(&run["scheduling_ms"]["max"].as_f64().unwrap()), "{profile}: {run}");
+        assert_eq!(report["cluster"]["placement"], placement);
+    }
+    let asked =
+        simulated(&[&load[..], &["--profile", "dirigent", "--placement", "round-robin"]].concat()).await;
+    assert_eq!(asked["cluster"]["placement"], "round-robin");
+}
+
+#[tokio::test]
+async fn by_cpu_there_are_as_many_as_it_takes_to_be_below_the_target() {
+    let dir = tempfile::tempdir().unwrap();
+    // 10 executions at once, all of which one sandbox would take.
+    let plan = plan(dir.path(), 1, 3_000, 100, 1_000);
+    let load = ["--plan", &plan, "--nodes", "10", "--concurrency", "100", "--cpu-request", "1"];
+    // What CPU use and target call for, within the policy's tolerance; up to twice as many, for use was measured while
+    // there were fewer.
+    let cases: [(&[&str], u64); 4] = [
+        (&[], 1),
+        // 10 CPUs at 0.8 of one each, 10 tenths of a CPU likewise, and 10 CPUs at half of one each.
+        (&["--policy", "hpa"], 12),
+        (&["--policy", "hpa", "--execution-cpu", "0.1"], 2),
+        (&["--policy", "hpa", "--target-utilization", "0.5"], 19),
+    ];
+    for (policy, least) in cases {
+        let report = simulated(&[&load[..], policy].concat()).await;
+        let run = &report["runs"][0];
+        assert_eq!(run["counts"]["ok"], 3_000, "{policy:?}: {run}");
+        let made = run["sandboxes_ordered"].as_u64().unwrap();
+        let most = if policy.is_empty() { least } else { 2 * least };
+        assert!((least..=most).contains(&made), "{policy:?}: {made}, {run}");
+    }
+    let foreign = sim(&[&load[..], &["--policy", "hpa", "--stable-window", "30s"]].concat()).await;
+    assert!(foreign.code == 2 && foreign.stderr.contains("--stable-window"), "{foreign:?}");
+}
+
+#[tokio::test]
 async fn fewer_nodes_are_no_quicker_and_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
     // 20 executions at once on average.

@@ -193,7 +193,7 @@ impl Report {
                 create_delay_ms: cluster.create_delay.as_secs_f64() * 1e3,
                 jitter_ms: cluster.jitter.as_secs_f64() * 1e3,
                 message_delay_us: cluster.message_delay.as_secs_f64() * 1e6,
-                placement: cluster.policy.placement.name(),
+                placement: args.placement().name(),
             },
             runs,
             answer,

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use fanfare_api::{FunctionDocument, HandlerDocument, Quantity};
-use fanfare_sim::{Arrival, Creation, Network, NodePlan, Scenario};
+use fanfare_sim::{Arrival, Creation, Network, NodePlan, Scenario, Usage};
 use fanfare_trace::Plan;
 use fanfare_types::{FunctionName, FunctionSpec, Resources, Timestamp, limits};
 
 use crate::args::{SettingsOfAll, SimArgs};
 use crate::exit::Failure;
 use crate::replay::functions;
-use crate::settings::SettingsArgs;
+use crate::settings::{PolicyArg, SettingsArgs};
 
 /// How the functions' names begin, as those of `fanfare load` do.
 const PREFIX: &str = "load";
@@ -18,6 +18,8 @@ const PREFIX: &str = "load";
 const LEAD: Duration = Duration::from_secs(1);
 /// From when the last request must have been answered to the end.
 const AFTER: Duration = Duration::from_secs(1);
+/// How often nodes report CPU use, as their daemons do.
+const USAGE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Everything but the nodes.
 pub(super) struct Base {
@@ -67,12 +69,15 @@ pub(super) fn base(plan: &Plan, args: &SimArgs) -> Result<Base, Failure> {
         control_planes: 1,
         data_planes: cluster.data_planes,
         nodes: Vec::new(),
-        placement: cluster.policy.placement,
+        placement: args.placement(),
         functions: specs(plan, args, timeout)?,
         changes: Vec::new(),
         arrivals: arrivals.collect(),
         creation: Creation { min: cluster.create_delay, max: longest, failures_permille: 0 },
         network: Network { min: cluster.message_delay, max: cluster.message_delay },
+        // Nobody else looks at it, and reading it takes its time.
+        usage: (args.settings.policy == Some(PolicyArg::Hpa))
+            .then_some(Usage { interval: USAGE_INTERVAL, cpu_milli: cluster.execution_cpu }),
         faults: None,
         end: at(lead + Duration::from_micros(plan.span_us) + timeout + AFTER),
         healed_at: None,
@@ -98,6 +103,7 @@ fn specs(plan: &Plan, args: &SimArgs, timeout: Duration) -> Result<Vec<FunctionS
         let text = |given: &Option<String>| given.clone().map(Quantity::Text);
         document.scaling.stable_window = text(&args.settings.stable_window);
         document.scaling.tick = text(&args.settings.tick);
+        document.scaling.target_utilization = args.settings.target_utilization;
         FunctionSpec::try_from(document).map_err(|error| named(&settings, error.into()))
     };
     plan.functions.iter().enumerate().map(spec).collect()
@@ -107,6 +113,7 @@ fn specs(plan: &Plan, args: &SimArgs, timeout: Duration) -> Result<Vec<FunctionS
 fn common(given: &SettingsOfAll) -> SettingsArgs {
     SettingsArgs {
         profile: given.profile,
+        policy: given.policy,
         concurrency: given.concurrency,
         metric: given.metric,
         target: given.target,
@@ -121,7 +128,11 @@ fn common(given: &SettingsOfAll) -> SettingsArgs {
 /// A failure in the words of the command line.
 fn named(settings: &SettingsArgs, failure: Failure) -> Failure {
     let mut failure = settings.name_flags(failure);
-    for (field, flag) in [("scaling.stable_window", "--stable-window"), ("scaling.tick", "--tick")] {
+    for (field, flag) in [
+        ("scaling.stable_window", "--stable-window"),
+        ("scaling.tick", "--tick"),
+        ("scaling.target_utilization", "--target-utilization"),
+    ] {
         failure.what = failure.what.replacen(field, flag, 1);
     }
     failure
