@@ -13,18 +13,16 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use fanfare_http1::{Linger, OnInformational};
-use http::{HeaderMap, Response, StatusCode, Version};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use fanfare_http1::{Linger, OnInformational, OwnWords, Turn};
+use http::{HeaderMap, StatusCode, Version};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::body::{Body, Cut};
 use crate::interim::Interim;
 use crate::misread::Heard;
 use crate::problem;
@@ -37,10 +35,7 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// program's; atomic only because the server wants connections that could be sent elsewhere.
 #[derive(Debug, Default)]
 pub(crate) struct ClientState {
-    /// Requests that have come.
-    requests: AtomicU64,
-    /// There is one whose whole answer the server does not have yet.
-    asked: AtomicBool,
+    pub(crate) turn: Arc<Turn>,
     /// A request can be answered with `100 Continue` now.
     waiting: AtomicBool,
     /// The client has said all it has to say.
@@ -56,16 +51,10 @@ pub(crate) struct ClientState {
 impl ClientState {
     /// A request has come, whose client `expects` leave to send its body or does not.
     pub(crate) fn begin(&self, version: Version, expects: bool) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        self.asked.store(true, Ordering::Relaxed);
+        self.turn.begin();
         let informed = matches!(version, Version::HTTP_11 | Version::HTTP_2);
         self.waiting.store(informed, Ordering::Relaxed);
         self.interim.begin(informed && expects);
-    }
-
-    /// The request whose whole answer the server has, if that is so.
-    fn settled(&self) -> Option<u64> {
-        (!self.asked.load(Ordering::Relaxed)).then(|| self.requests.load(Ordering::Relaxed))
     }
 
     /// Nobody listens any more to what comes before the answer.
@@ -100,46 +89,20 @@ impl OnInformational for ClientState {
     }
 }
 
-/// The body of an answer on a connection, which is all the server's when this is dropped.
-pub(crate) struct Answering {
-    body: Body,
-    /// None after a change of protocol, whose end is the connection's.
-    state: Option<Arc<ClientState>>,
-}
-
-impl Answering {
-    pub(crate) fn new(response: Response<Body>, state: &Arc<ClientState>) -> Response<Self> {
-        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let state = (!switches).then(|| state.clone());
-        response.map(|body| Answering { body, state })
-    }
-}
-
 pub(crate) struct ClientStream {
     stream: Transport,
     state: Arc<ClientState>,
     shared: Arc<Shared>,
     /// Something was given to be written and not yet flushed.
     dirty: bool,
-    /// The request whose whole answer was among what was given to be written last, and how much of that is left.
-    settled: Option<u64>,
-    left_bytes: usize,
+    own_words: OwnWords,
     /// Since the client has said all it has to say: resolves when it has left.
     leaves: Option<Pin<Box<dyn Future<Output = io::Error> + Send>>>,
     heard: Heard,
-    refusal: Option<Refusal>,
     /// Since the server has closed the connection.
     linger: Option<Linger>,
     /// Informational responses that are being written.
     interim: Bytes,
-}
-
-/// An answer in place of the server's own.
-struct Refusal {
-    bytes: Vec<u8>,
-    written: usize,
-    /// Of the server's own.
-    own_bytes: usize,
 }
 
 impl ClientStream {
@@ -149,11 +112,9 @@ impl ClientStream {
             state,
             shared,
             dirty: false,
-            settled: Some(0),
-            left_bytes: 0,
+            own_words: OwnWords::default(),
             leaves: None,
             heard: Heard::default(),
-            refusal: None,
             linger: None,
             interim: Bytes::new(),
         }
@@ -200,75 +161,14 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes note of what the server is about to write: how much of it is to be written as it is. Something else is in
-    /// place of the rest.
-    ///
-    /// # Errors
-    /// The server's own words are in the midst of others'.
-    fn write_begins(&mut self, bufs: &[IoSlice<'_>], bytes: usize) -> io::Result<usize> {
-        let first: &[u8] = bufs.first().map_or(&[], |first| first);
-        self.dirty = true;
-        if first != CONTINUE {
-            self.state.ignore_informational();
-        }
-        if let Some(refusal) = &self.refusal {
-            return Ok(bytes.saturating_sub(refusal.own_bytes));
-        }
-        let (settled, before) = (self.state.settled(), self.settled);
-        let own_bytes = bytes.saturating_sub(self.left_bytes);
-        self.left_bytes = bytes;
-        if settled.is_some() {
-            self.settled = settled;
-        }
-        // What comes after the whole of the last answer is no answer.
-        if settled.is_none() || settled != before || own_bytes == 0 {
-            return Ok(bytes);
-        }
-        let own = first.len().checked_sub(own_bytes).map(|at| &first[at..]);
-        let Some(status) = own.and_then(refused) else { return Ok(bytes) };
-        if bufs.len() > 1 {
-            return Err(io::ErrorKind::ConnectionReset.into());
-        }
-        let written = problem::of_server(&self.shared, status, self.heard.bytes());
-        self.refusal = Some(Refusal { bytes: written, written: 0, own_bytes });
-        Ok(bytes - own_bytes)
-    }
-
     fn poll_server(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         ready!(self.poll_interim(cx))?;
-        let bytes = bufs.iter().map(|buf| buf.len()).sum();
-        let as_it_is = self.write_begins(bufs, bytes)?;
-        let written = if as_it_is == bytes {
-            ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?
-        } else if as_it_is > 0 {
-            ready!(Pin::new(&mut self.stream).poll_write(cx, &bufs[0][..as_it_is]))?
-        } else if let Some(refusal) = &mut self.refusal {
-            ready!(refusal.poll_write(cx, &mut self.stream))?;
-            bytes
-        } else {
-            0
-        };
-        self.left_bytes = bytes - written;
-        Poll::Ready(Ok(written))
-    }
-}
-
-/// The status of the server's own answer that `bytes` begin with. Other protocols begin otherwise.
-fn refused(bytes: &[u8]) -> Option<StatusCode> {
-    let code = bytes.strip_prefix(b"HTTP/1.1 ").or_else(|| bytes.strip_prefix(b"HTTP/1.0 "))?.get(..3)?;
-    StatusCode::from_bytes(code).ok().filter(StatusCode::is_client_error)
-}
-
-impl Refusal {
-    fn poll_write(&mut self, cx: &mut Context<'_>, stream: &mut Transport) -> Poll<io::Result<()>> {
-        while self.written < self.bytes.len() {
-            let written = ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.written..]))?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.written += written;
+        self.dirty = true;
+        if bufs.first().is_none_or(|first| **first != *CONTINUE) {
+            self.state.ignore_informational();
         }
-        Poll::Ready(Ok(()))
+        let refuse = |status| problem::of_server(&self.shared, status, self.heard.bytes());
+        self.own_words.poll_write(cx, &mut self.stream, bufs, &self.state.turn, refuse)
     }
 }
 
@@ -280,8 +180,8 @@ impl AsyncRead for ClientStream {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-        if !this.state.asked.load(Ordering::Relaxed) {
-            this.heard.note(this.state.requests.load(Ordering::Relaxed), &buf.filled()[before..]);
+        if let Some(last) = this.state.turn.settled() {
+            this.heard.note(last, &buf.filled()[before..]);
         }
         if buf.filled().len() > before || buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
@@ -319,7 +219,7 @@ impl AsyncWrite for ClientStream {
         if this.linger.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
             // Closing a connection with something unread resets it, and the client might never see the answer.
-            if this.refusal.is_none() && !this.state.unread.load(Ordering::Relaxed) {
+            if !this.own_words.are_there() && !this.state.unread.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -350,31 +250,6 @@ fn closed(stream: &TcpStream) -> io::Result<impl Future<Output = io::Error> + us
     })
 }
 
-impl Drop for Answering {
-    fn drop(&mut self) {
-        if let Some(state) = &self.state {
-            state.asked.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
-impl HttpBody for Answering {
-    type Data = Bytes;
-    type Error = Cut;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 impl Drop for ClientStream {
     fn drop(&mut self) {
         if self.state.reset.load(Ordering::Relaxed) {
@@ -383,6 +258,3 @@ impl Drop for ClientStream {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

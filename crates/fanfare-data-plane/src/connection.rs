@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fanfare_http1::Answering;
 use fanfare_types::limits::REQUEST_HEAD_BYTES_MAX;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::activity::Activity;
 use crate::body::Body;
-use crate::client_stream::{Answering, ClientStream};
+use crate::client_stream::ClientStream;
 use crate::clock;
 use crate::core::Core;
 use crate::headers::{self, Client};
@@ -72,7 +73,7 @@ pub(crate) async fn connection(
                 state.begin(request.version(), headers::expects_leave(request.headers()));
                 let request = request.map(Incoming::Http1);
                 let answer = serve(core.clone(), client.clone(), asked.begin(), request);
-                async move { answer.await.map(|response| Answering::new(response, &state)) }
+                async move { answer.await.map(|response| state.turn.answering(response)) }
             });
             let connection = http1(idle_max).serve_connection(TokioIo::new(stream), service).with_upgrades();
             let mut connection = pin!(connection);
@@ -101,7 +102,7 @@ trait Graceful: Future<Output = Result<(), Self::Error>> {
 
 impl<S> Graceful for http1::UpgradeableConnection<TokioIo<ClientStream>, S>
 where
-    S: HttpService<hyper::body::Incoming, ResBody = Answering>,
+    S: HttpService<hyper::body::Incoming, ResBody = Answering<Body>>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     type Error = hyper::Error;

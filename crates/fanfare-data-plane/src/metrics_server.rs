@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fanfare_types::Reason;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -17,8 +18,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::client_stream::{ClientState, ClientStream};
 use crate::metrics;
+use crate::problem::Problem;
+use crate::request_id::{self, REQUEST_ID};
 use crate::shared::Shared;
+use crate::transport::Transport;
 
 const BACKLOG: i32 = 64;
 /// Connections at once; the next one waits.
@@ -61,8 +66,11 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: std::net::TcpListener) 
         };
         let shared = shared.clone();
         tokio::spawn(async move {
+            let state = Arc::<ClientState>::default();
+            let stream = ClientStream::new(Transport::plain(stream), state.clone(), shared.clone());
             let service = service_fn(move |request| {
-                let response = answer(&shared, &request);
+                state.turn.begin();
+                let response = state.turn.answering(answer(&shared, &request));
                 async move { Ok::<_, Infallible>(response) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
@@ -79,13 +87,15 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: std::net::TcpListener) 
 }
 
 fn answer(shared: &Shared, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-    let found = request.uri().path() == "/metrics" && request.method() == Method::GET;
-    let body = if found { exposition(shared) } else { "GET /metrics is all there is here\n".to_owned() };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    if !found {
-        *response.status_mut() = StatusCode::NOT_FOUND;
-    }
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
+    let id = request_id::stray();
+    let mut response = if request.uri().path() == "/metrics" && request.method() == Method::GET {
+        let mut response = Response::new(Full::new(Bytes::from(exposition(shared))));
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    } else {
+        Problem::new(Reason::RouteNotFound, "GET /metrics is all there is here").document(&id, None)
+    };
+    response.headers_mut().insert(REQUEST_ID, id);
     response
 }

@@ -8,6 +8,7 @@ use fanfare_dispatch::Refusal;
 use fanfare_types::{ExitCause, FunctionName, GoneCause, Reason};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
+use http_body_util::Full;
 use serde::Serialize;
 
 use crate::body::Body;
@@ -137,6 +138,15 @@ impl Problem {
 
     /// The answer. With the function's name the hint is a command to copy.
     pub(crate) fn response(&self, request_id: &HeaderValue, name: Option<&FunctionName>) -> Response<Body> {
+        self.document(request_id, name).map(|document| Body::full(document.into_inner().unwrap_or_default()))
+    }
+
+    /// The same with a body that any task may have.
+    pub(crate) fn document(
+        &self,
+        request_id: &HeaderValue,
+        name: Option<&FunctionName>,
+    ) -> Response<Full<Bytes>> {
         let code = self.reason.code();
         let document = Document {
             r#type: format!("urn:fanfare:reason:{code}"),
@@ -153,7 +163,7 @@ impl Problem {
         };
         // A document of texts and numbers always has a JSON form.
         let bytes = Bytes::from(serde_json::to_vec(&document).unwrap_or_default());
-        let mut response = Response::new(Body::full(bytes));
+        let mut response = Response::new(Full::new(bytes));
         *response.status_mut() =
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
@@ -173,8 +183,8 @@ pub(crate) fn of_server(shared: &Shared, status: StatusCode, heard: &[u8]) -> Ve
     let status = StatusCode::from_u16(problem.status).unwrap_or(status);
     shared.count_problem(problem.reason);
     let id = request_id::stray();
-    let (mut parts, body) = problem.response(&id, None).into_parts();
-    let body = if let Body::Full(Some(bytes)) = body { bytes } else { Bytes::new() };
+    let (mut parts, body) = problem.document(&id, None).into_parts();
+    let body = body.into_inner().unwrap_or_default();
     parts.headers.insert(REQUEST_ID, id);
     parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -74,7 +74,8 @@ impl Transport {
         }
     }
 
-    fn plain(stream: TcpStream) -> Self {
+    /// Without TLS.
+    pub(crate) fn plain(stream: TcpStream) -> Self {
         Transport { ahead: Bytes::new(), stream: Stream::Plain(stream) }
     }
 

@@ -10,13 +10,16 @@
 //! error, and no byte beyond a response is ever taken for the next one. [`Error`] says how far a request got, since
 //! whether it may be sent again depends on nothing else.
 //!
-//! There are no timeouts here: the caller drops the future or the body. Servers have [`Watched`] and [`Linger`].
+//! There are no timeouts here: the caller drops the future or the body. Servers have [`Watched`], [`Linger`], and what they say
+//! by themselves is seen by [`OwnWords`] and, of HTTP/2, [`OwnFrames`].
 
 mod body;
 mod chunked;
 mod connection;
 mod error;
 mod exchange;
+mod own_frames;
+mod own_words;
 mod read;
 mod request;
 mod response;
@@ -27,6 +30,8 @@ mod write;
 pub use body::ResponseBody;
 pub use connection::{Connection, InFlight};
 pub use error::{Error, ErrorKind, Malformed, SendError};
+pub use own_frames::OwnFrames;
+pub use own_words::{Answering, OwnWords, Turn};
 pub use request::{OnInformational, RequestBody, RequestHead};
 pub use unread::{Linger, Rest, Settled, Watched};
 

@@ -14,21 +14,22 @@ use std::sync::atomic::Ordering;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use fanfare_api::Problem;
+use fanfare_types::limits::{REQUEST_FIELDS_MAX, REQUEST_HEAD_BYTES_MAX};
 use fanfare_types::{CALLBACK_ID_FIELD, Reason};
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use super::App;
 use super::problem::{Failure, quoted, write_out};
 
 /// The release that answers: a client of another one says so.
 const VERSION: HeaderName = HeaderName::from_static("x-fanfare-version");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Runs a request between the checks and the writing out.
 pub(super) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    // Unique for ever: epochs are never used twice.
-    let request_id = format!("c{}-{}", app.epoch.0, app.requests.fetch_add(1, Ordering::Relaxed) + 1);
+    let request_id = next_id(&app);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = match allowed(request.uri(), request.headers(), app.loopback) {
         Ok(()) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
@@ -58,6 +59,29 @@ pub(super) async fn guard(State(app): State<Arc<App>>, request: Request, next: N
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response
+}
+
+/// Unique for ever: epochs are never used twice.
+fn next_id(app: &App) -> String {
+    format!("c{}-{}", app.epoch.0, app.requests.fetch_add(1, Ordering::Relaxed) + 1)
+}
+
+/// What the server would say to what is no request with nothing but this status.
+pub(super) fn of_server(app: &App, status: StatusCode) -> Problem {
+    let mut failure = match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+            let detail = format!(
+                "the head has more than {REQUEST_FIELDS_MAX} fields or {REQUEST_HEAD_BYTES_MAX} bytes"
+            );
+            Failure::new(Reason::TooLarge, detail)
+        }
+        StatusCode::URI_TOO_LONG => Failure::new(Reason::TooLarge, "the request's target is too long"),
+        _ => Failure::new(Reason::BadRequest, "this is not a request of HTTP/1.1, HTTP/1.0 or HTTP/2"),
+    };
+    failure.problem.status = status.as_u16();
+    let request_id = next_id(app);
+    tracing::debug!(request_id, %status, reason = failure.problem.reason, "refused");
+    failure.problem.with_request_id(&request_id)
 }
 
 /// A failure that the framework made rather than a handler.

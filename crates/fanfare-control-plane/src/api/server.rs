@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fanfare_http1::{Rest, Settled, Watched};
+use fanfare_http1::{Rest, Settled, Turn, Watched};
 use fanfare_types::limits::REQUEST_HEAD_BYTES_MAX;
 use http::header::{CONNECTION, EXPECT, HeaderValue};
 use http::{Request, Response, Version};
@@ -19,8 +19,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::lingering::Lingering;
-use super::{App, router};
+use super::lingering::{Lingering, Refuse};
+use super::{App, guard, router};
 use crate::ControlPlaneError;
 use crate::limits::{
     API_CONNECTIONS_DIRIGENT_MAX, API_CONNECTIONS_MAX, API_DRAIN_TIMEOUT, API_HEAD_TIMEOUT, API_IDLE_TIMEOUT,
@@ -41,7 +41,8 @@ pub(crate) async fn serve(
         Some(_) => API_CONNECTIONS_DIRIGENT_MAX,
         None => API_CONNECTIONS_MAX,
     };
-    let (router, room) = (router(app), Arc::new(Semaphore::new(room)));
+    let (router, room) = (router(app.clone()), Arc::new(Semaphore::new(room)));
+    let refuse: Refuse = Arc::new(move |status| guard::of_server(&app, status));
     let connections = TaskTracker::new();
     loop {
         // The semaphore is never closed; when all permits are out, connections wait in the listener's backlog.
@@ -61,9 +62,9 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (router, shutdown) = (router.clone(), shutdown.clone());
+        let (router, refuse, shutdown) = (router.clone(), refuse.clone(), shutdown.clone());
         connections.spawn(async move {
-            serve_connection(stream, router, shutdown, API_IDLE_TIMEOUT).await;
+            serve_connection(stream, router, refuse, shutdown, API_IDLE_TIMEOUT).await;
             drop(permit);
         });
     }
@@ -112,6 +113,7 @@ impl Drop for UnderWay {
 async fn serve_connection(
     stream: TcpStream,
     router: axum::Router,
+    refuse: Refuse,
     shutdown: CancellationToken,
     idle_max: Duration,
 ) {
@@ -129,14 +131,17 @@ async fn serve_connection(
         // A peer that has gone without a word cannot be told goodbye either.
         .keep_alive_interval(idle_max)
         .keep_alive_timeout(idle_max)
-        .max_concurrent_streams(HTTP2_STREAMS_MAX);
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32);
     let activity = Arc::new(Activity::default());
     let (inner, asked) = (TowerToHyperService::new(router), activity.clone());
     let early = Arc::new(AtomicBool::new(false));
-    let stream = Lingering::new(stream, early.clone());
+    let turn = Arc::<Turn>::default();
+    let stream = Lingering::new(stream, turn.clone(), refuse, early.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let under_way = asked.begin();
-        let (early, version) = (early.clone(), request.version());
+        turn.begin();
+        let (early, turn, version) = (early.clone(), turn.clone(), request.version());
         // Reading what a client holds back would be the leave to send it.
         let may_read = !request.headers().contains_key(EXPECT);
         let (parts, body) = request.into_parts();
@@ -152,7 +157,7 @@ async fn serve_connection(
                 early.store(true, Ordering::Relaxed);
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(turn.answering(response))
         }
     });
     let connection = builder.serve_connection(TokioIo::new(stream), service);
@@ -184,6 +189,9 @@ async fn serve_connection(
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    use fanfare_api::Problem;
+    use fanfare_types::Reason;
+
     use super::*;
 
     const IDLE_MAX: Duration = Duration::from_millis(100);
@@ -192,7 +200,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (served, _) = listener.accept().await.unwrap();
-        tokio::spawn(serve_connection(served, router, CancellationToken::new(), IDLE_MAX));
+        let refuse: Refuse = Arc::new(|_| Problem::new(Reason::BadRequest, ""));
+        tokio::spawn(serve_connection(served, router, refuse, CancellationToken::new(), IDLE_MAX));
         client
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use fanfare_control_plane::{openapi_document, routes};
 use http_body_util::Full;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -473,5 +474,55 @@ async fn a_refusal_before_the_requests_end_is_not_lost_and_says_that_it_closes()
         let mut refused = String::new();
         soon(client.read_to_string(&mut refused)).await.expect("no reset");
         assert!(refused.starts_with("HTTP/1.1 40"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
+    let world = World::new().await;
+    let good = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", world.api.address);
+    let cases = [
+        ("nonsense\r\n\r\n".to_owned(), "400", "bad-request"),
+        (format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(80_000)), "414", "too-large"),
+        (format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)), "431", "too-large"),
+    ];
+    for (said, status, reason) in cases {
+        for before in ["", &good, &good.repeat(2)] {
+            let mut client = TcpStream::connect(&world.api.address).await.unwrap();
+            // It may be refused before all of it is said.
+            let _ = client.write_all(format!("{before}{said}").as_bytes()).await;
+            let mut received = String::new();
+            soon(client.read_to_string(&mut received)).await.expect("no reset");
+            let (_, last) = received.rsplit_once(&format!("HTTP/1.1 {status} ")).expect(&received);
+            let (head, document) = last.split_once("\r\n\r\n").unwrap();
+            let document: serde_json::Value = serde_json::from_str(document).unwrap();
+            let id = document["request_id"].as_str().unwrap();
+            for field in [format!("x-request-id: {id}"), format!("x-fanfare-reason: {reason}")] {
+                assert!(head.lines().any(|line| line == field), "{field}: {head}");
+            }
+            assert_eq!((&document["reason"], &document["status"].to_string()[..]), (&reason.into(), status));
+            assert_eq!(received.matches("HTTP/1.1 200 OK").count(), before.matches("HTTP/1.1").count());
+        }
+    }
+}
+
+#[tokio::test]
+async fn header_lists_too_large_for_http2_are_refused_with_a_reason_and_an_id() {
+    let world = World::new().await;
+    let stream = TcpStream::connect(&world.api.address).await.unwrap();
+    let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut send, connection) = soon(builder.handshake(TokioIo::new(stream))).await.unwrap();
+    tokio::spawn(connection);
+    for bytes in [99_000, 99_000, 10] {
+        let request = http::Request::get(format!("http://{}/healthz", world.api.address));
+        let request = request.header("x-large", "v".repeat(bytes)).body(String::new()).unwrap();
+        let response = soon(send.send_request(request)).await.unwrap();
+        if bytes == 10 {
+            assert_eq!(response.status(), 200, "the connection goes on");
+        } else {
+            assert_eq!(response.status(), 431);
+            assert_eq!(response.headers()["x-fanfare-reason"], "too-large");
+            assert!(!response.headers()["x-request-id"].is_empty());
+        }
     }
 }

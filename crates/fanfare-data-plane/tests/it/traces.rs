@@ -122,6 +122,17 @@ async fn metrics_are_counted_and_promtool_accepts_them() {
         assert_eq!(client.call(request("/function/hello/")).await.status, 200);
     }
     assert_eq!(client.call(request("/function/nobody/")).await.status, 404);
+    for said in ["GET /other HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "nonsense\r\n\r\n"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(said.as_bytes()).await.unwrap();
+        let mut refused = String::new();
+        within("a refusal", stream.read_to_string(&mut refused)).await.unwrap();
+        assert!(refused.starts_with("HTTP/1.1 40"), "{refused}");
+        assert!(
+            refused.contains("\r\nx-fanfare-reason: ") && refused.contains("\r\nx-request-id: "),
+            "{refused}"
+        );
+    }
     let text = within("a scrape", scrape(address)).await;
     for line in [
         "fanfare_data_plane_refused_total{reason=\"function-not-found\"} 1",
