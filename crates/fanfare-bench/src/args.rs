@@ -14,10 +14,10 @@ pub(crate) struct Args {
     /// A smoke test of the benches themselves: little is measured, so that all of them take less than a minute.
     #[arg(long, conflicts_with = "write")]
     pub(crate) quick: bool,
-    /// Replace the tables of these benches in BENCHMARKS.md.
+    /// Replace the sections of these benches in BENCHMARKS.md, and their plots in docs/plots.
     #[arg(long)]
     pub(crate) write: bool,
-    /// Rounds, in which what is compared takes turns in random order.
+    /// Rounds, in which what is compared takes turns in random order. All benches take 25 minutes with 9, 10 with 3.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
     /// Decides the order within rounds.
@@ -63,6 +63,37 @@ pub(crate) enum Name {
 }
 
 impl Name {
+    /// What of it there is to find on the page of results.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Name::Warm => "a warm request over 1, 32 and 256 connections, beside nginx and HAProxy",
+            Name::Http2 => "HTTP/2 with all load on one connection, beside nginx and HAProxy",
+            Name::Hops => "a warm request hop by hop, beside echoes between the same CPUs",
+            Name::Cold => {
+                "cold starts of a compiled server, Python (with and without a zygote) and Node.js, beside a bare sandbox and \
+                 bare interpreters; 8 at once; for seconds on end"
+            }
+            Name::Surge => "200 requests at once to a function at zero, beside the bare runtime",
+            Name::Register => "registrations one by one and 64 at once; a start with 10,000 functions",
+            Name::Memory => "memory per function, sandbox, connection and waiting request",
+            Name::Control => {
+                "cold starts without sandboxes: the most, and their CPU, on 1, 1,000 and 5,000 nodes"
+            }
+            Name::Sweep => {
+                "cold starts at a rate, to saturation: latency and CPU on 100, 1,000 and 5,000 nodes, of 100 and 10,000 \
+                 functions"
+            }
+            Name::Steps => {
+                "steps of load: throughput against connections with 1 to 10 sandboxes and by demand; a timeline of 0 to 200 and \
+                 back"
+            }
+            Name::Ablations => {
+                "ablations: state of sandboxes persisted, unary calls in place of streams, no pool of network namespaces, NAT by \
+                 iptables (no zygote: `cold`)"
+            }
+        }
+    }
+
     /// As it is written.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -105,6 +136,7 @@ mod tests {
         assert_eq!(args.repeat(Name::Cold), "cargo xtask bench cold --rounds 9 --seed 7");
         for name in Name::value_variants() {
             assert_eq!(name.to_possible_value().unwrap().get_name(), name.word());
+            assert!(!name.what().contains(['|', '\n']), "a cell of a table: {}", name.what());
         }
         assert!(
             Args::try_parse_from(["--quick", "--write"]).is_err(),

@@ -1,11 +1,13 @@
 //! Where reports go: the terminal, JSON files, BENCHMARKS.md.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::args::Args;
+use crate::args::{Args, Name};
 use crate::error::{Context, Error, Result};
 use crate::machine::Machine;
 use crate::report::Report;
@@ -14,10 +16,12 @@ const INTRODUCTION: &str = "\
 # Benchmarks
 
 Each section is written by the command under its title (with `--write`), which measures everything in it, peers included, \
-in one run.
+in one run; `cargo xtask bench --write` writes all of them, and `--rounds N` makes it quicker or surer.
 What is compared takes turns in random order; ratios are of the same round.
 A budget that was not met says so.
+Loads that follow a trace are those of `fanfare load` and `fanfare sim` ([docs/load.md](docs/load.md)).
 ";
+const CONTENTS: (&str, &str) = ("<!-- contents -->\n", "<!-- end: contents -->\n");
 
 /// The directory of JSON files: `bench` in the target directory that this program was built into.
 pub(crate) fn directory(args: &Args) -> Result<PathBuf> {
@@ -76,7 +80,46 @@ pub(crate) fn write(machine: &Machine, report: &Report) -> Result<()> {
     };
     let section = format!("{}\nMachine: {}.\n", report.markdown(), machine.describe());
     let page = with_section(&page, report.name, &section).context(path.display())?;
+    let page = with_contents(&page).context(path.display())?;
     fs::write(&path, page).context(path.display())
+}
+
+/// The page with a list of all benches before the first section: what each is, its command, and of which build its section
+/// is.
+fn with_contents(page: &str) -> Result<String> {
+    let (begin, end) = CONTENTS;
+    let mut list = format!("{begin}| what | command | taken of |\n|---|---|---|\n");
+    for name in Name::value_variants() {
+        let (what, word) = (name.what(), name.word());
+        let taken = section_of(page, word).and_then(build_of).unwrap_or("not taken yet");
+        // Writing to a string cannot fail.
+        let _ = writeln!(list, "| {what} | `cargo xtask bench {word}` | {taken} |");
+    }
+    list.push_str(end);
+    match (page.find(begin), page.find(end)) {
+        (None, None) => {
+            let at = page.find("<!-- bench: ").unwrap_or(page.len());
+            let (before, after) = (page[..at].trim_end(), &page[at..]);
+            let gap = if after.is_empty() { "" } else { "\n" };
+            Ok(format!("{before}\n\n{list}{gap}{after}"))
+        }
+        (Some(from), Some(to)) if from < to => {
+            Ok(format!("{}{list}{}", &page[..from], &page[to + end.len()..]))
+        }
+        _ => Err(Error::new("the marks of the contents are broken")),
+    }
+}
+
+/// What is between a section's marks.
+fn section_of<'a>(page: &'a str, name: &str) -> Option<&'a str> {
+    let (_, from) = page.split_once(&format!("<!-- bench: {name} -->\n"))?;
+    from.split_once(&format!("<!-- end: {name} -->\n")).map(|(section, _)| section)
+}
+
+/// The build that a section names in its last line.
+fn build_of(section: &str) -> Option<&str> {
+    let machine = section.lines().rev().find(|line| line.starts_with("Machine: "))?;
+    machine.rsplit_once(", build ").map(|(_, build)| build.trim_end_matches('.'))
 }
 
 /// The page with this section between its marks.
@@ -106,5 +149,29 @@ mod tests {
         assert_eq!(three, expected);
         assert_eq!(with_section(&three, "b", "other\n").unwrap(), three);
         assert!(with_section("<!-- bench: a -->\n", "a", "x").is_err());
+    }
+
+    #[test]
+    fn every_bench_is_in_the_contents_with_the_build_it_was_taken_of() {
+        let section = "## Warm\n\nMachine: 2 x CPU, load 0.1, build release of 123abc.\n";
+        let page = with_section("# B\n\nText.\n", "warm", section).unwrap();
+        let page = with_contents(&page).unwrap();
+        assert!(page.starts_with("# B\n\nText.\n\n<!-- contents -->\n| what |"), "{page}");
+        assert!(page.contains("-->\n\n<!-- bench: warm -->\n## Warm\n"), "{page}");
+        for name in Name::value_variants() {
+            let taken = if *name == Name::Warm { "release of 123abc" } else { "not taken yet" };
+            assert!(page.contains(&format!("| `cargo xtask bench {}` | {taken} |\n", name.word())), "{page}");
+        }
+        assert_eq!(with_contents(&page).unwrap(), page, "once is enough");
+        let later = with_contents(&with_section(&page, "cold", section).unwrap()).unwrap();
+        assert_eq!(later.matches("release of 123abc |").count(), 2);
+        assert!(with_contents("<!-- end: contents -->\n<!-- contents -->\n").is_err());
+    }
+
+    #[test]
+    fn the_page_lists_every_bench() {
+        let page =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../BENCHMARKS.md")).unwrap();
+        assert!(with_contents(&page).unwrap() == page, "its contents are old: the next --write renews them");
     }
 }
