@@ -79,11 +79,13 @@ pub(crate) struct Paths {
 }
 
 /// How long each path is warmed up and measured in a round.
-pub(crate) fn spans(bench: &Bench) -> (Duration, Duration) {
-    bench.either(
-        (Duration::from_millis(200), Duration::from_millis(1_000)),
-        (Duration::from_millis(50), Duration::from_millis(100)),
-    )
+pub(crate) fn spans(bench: &Bench, http: Http) -> (Duration, Duration) {
+    let full = match http {
+        Http::One => (200, 1_000),
+        Http::Two => (150, 700),
+    };
+    let (warm_up, span) = bench.either(full, (50, 100));
+    (Duration::from_millis(warm_up), Duration::from_millis(span))
 }
 
 impl Paths {
@@ -141,7 +143,7 @@ impl Paths {
         let pins = bench.pins.as_ref().map(|p| &p.load[..]);
         // The same on every path.
         let url = format!("/function/{FUNCTION}/");
-        let (warm_up, span) = spans(bench);
+        let (warm_up, span) = spans(bench, self.http);
         affinity::with(pins, || {
             let (latencies, elapsed, cpu) = match (self.http, target) {
                 (Http::Two, Target::Tcp(address)) => {

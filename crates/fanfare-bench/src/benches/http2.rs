@@ -12,7 +12,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     let title = "HTTP/2 with all load on one connection";
     let mut report = Report::new(NAME, title, bench.command.clone());
     let paths = Paths::start(bench, Http::Two)?;
-    let (warm_up, span) = paths::spans(bench);
+    let (warm_up, span) = paths::spans(bench, Http::Two);
     paths::describe(bench, &mut report);
     report.say(format!(
         "The load generator has one thread and one connection without TLS, on which HTTP/2 is spoken from the first byte; so \

@@ -22,7 +22,7 @@ const WORK_MS: u64 = 20;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     let mut report = Report::new(NAME, "Steps of load on one function", bench.command.clone());
-    let span = bench.either(Duration::from_secs(2), Duration::from_millis(200));
+    let span = bench.either(Duration::from_secs(1), Duration::from_millis(200));
     let instances: &[u32] = bench.either(&[1, 2, 4, 6, 8, 10], &[2]);
     let connections: &[usize] = bench.either(&[1, 2, 5, 10, 20, 50, 100], &[1, 4]);
     report.say(format!(

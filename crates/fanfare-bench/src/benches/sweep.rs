@@ -25,6 +25,8 @@ const SATURATED_MS: f64 = 500.0;
 const RELIABLE_MS: f64 = 50.0;
 /// Later than this at p99, the load generator itself had not the CPU that it takes.
 const LATENESS_MAX_MS: f64 = 5.0;
+/// Rates in turn at which it was late, upon which a sweep ends.
+const LATE_MAX: u32 = 2;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest that one rate is held.
 const SPAN_US: u64 = 2_000_000;
@@ -123,7 +125,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     report.say(
         "With 10,000 functions each is called once, at zero. With 100 each request executes for 1 s, as long as the rate is \
          held, so that each needs a sandbox of its own. A sweep ends at the first rate with a failure (a request that waited until a sandbox was free again is one), with a p99 over \
-         500 ms, or at which the load generator, which shares the machine, was itself over 5 ms late at p99.",
+         500 ms, or at the second in turn at which the load generator, which shares the machine, was itself over 5 ms late at p99; \
+         what it did late is not counted.",
     );
     report.say("CPU is that of the whole process, nodes and sandboxes included, over the answers.");
     let mut lines = Vec::new();
@@ -146,24 +149,36 @@ fn sweep(bench: &Bench, report: &mut Report, cell: Cell, rates: &[u64]) -> Resul
     for round in 0..bench.rounds.min(3) {
         let mut platform = Platform::emulate(Home::new(bench.dir())?, cell.nodes, cell.sockets())?;
         register_with(&mut platform.api_loader(IN_FLIGHT)?, "s", cell.functions, api::forgets_quickly)?;
-        let (mut best, mut end) = (0, End::Rates);
+        let (mut best, mut end, mut late) = (0, End::Rates, 0);
         for (at, rate) in rates.iter().enumerate() {
             if at > 0 {
                 platform.until_no_sandboxes()?;
             }
             let step = step(&platform, cell, *rate, bench.quick)?;
+            if step.late_p99_ms > LATENESS_MAX_MS {
+                late += 1;
+                // Once may be chance, above all where requests are few.
+                if late < LATE_MAX && at + 1 < rates.len() {
+                    continue;
+                }
+            } else {
+                late = 0;
+            }
             let p99 = Summary::of(&step.latencies_ms).map_or(f64::INFINITY, |summary| summary.p99);
-            if !found.iter().any(|(of, _)| of == rate) {
-                found.push((*rate, Rate::default()));
-            }
-            for (_, of) in found.iter_mut().filter(|(of, _)| of == rate) {
-                of.cpu_us.push(step.cpu_us);
-                of.latencies_ms.extend(&step.latencies_ms);
-            }
-            if step.failed == 0 && p99 <= RELIABLE_MS && step.late_p99_ms <= LATENESS_MAX_MS {
-                best = *rate;
-            }
             end = End::of(&step, p99);
+            // A smoke test has one rate, on a machine that may be busy.
+            if end != End::Late || bench.quick {
+                if !found.iter().any(|(of, _)| of == rate) {
+                    found.push((*rate, Rate::default()));
+                }
+                for (_, of) in found.iter_mut().filter(|(of, _)| of == rate) {
+                    of.cpu_us.push(step.cpu_us);
+                    of.latencies_ms.extend(&step.latencies_ms);
+                }
+                if step.failed == 0 && p99 <= RELIABLE_MS {
+                    best = *rate;
+                }
+            }
             if end != End::Rates {
                 report.say(format!(
                     "{} nodes, {} functions, round {}: ended at {rate}/s, where {}.",

@@ -11,7 +11,7 @@ const NAME: &str = "warm";
 pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
     let mut report = Report::new(NAME, "Warm requests, beside nginx and HAProxy", bench.command.clone());
     let paths = Paths::start(bench, Http::One)?;
-    let (warm_up, span) = paths::spans(bench);
+    let (warm_up, span) = paths::spans(bench, Http::One);
     paths::describe(bench, &mut report);
     report.say(format!(
         "The load generator has one thread and keeps its connections; each has one request under way (closed loop, so \
