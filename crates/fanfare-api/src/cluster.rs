@@ -86,7 +86,7 @@ impl From<Resources> for ResourcesDocument {
 pub struct DataPlaneDocument {
     /// Its id, e.g. `d1`.
     pub id: String,
-    /// Its name.
+    /// The name that it was given; one that takes over from another has the same.
     pub name: String,
     /// Where clients reach it: `HOST:PORT`.
     pub address: String,

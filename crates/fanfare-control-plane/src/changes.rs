@@ -51,7 +51,7 @@ fn of_node(node: fanfare_types::NodeId, message: &FromNode) {
         FromNode::Prepared { revision, failure: Some(failure) } => {
             tracing::info!(%revision, %node, kind = ?failure.kind, detail = failure.detail, "revision does not start");
         }
-        FromNode::Hello(_) | FromNode::Usage(_) | FromNode::Heartbeat => {}
+        FromNode::Hello(_) | FromNode::Usage(_) | FromNode::Left | FromNode::Heartbeat => {}
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_engine::liveness::{Peers, Pulse, was_stopped};
+use fanfare_engine::liveness::{Gone, Peers, Pulse, was_stopped};
 use fanfare_engine::{Command, Engine, EngineConfig, Event};
 use fanfare_link::Sender;
 use fanfare_types::{
@@ -189,23 +189,32 @@ impl EngineLoop {
 
     fn pass_time(&mut self) {
         let now = self.clock.now();
-        for (node, tx) in self.nodes.expire(now) {
-            tracing::warn!(%node, timeout = ?limits::LIVENESS_TIMEOUT, "node lost: nothing heard from it");
+        for Gone { id: node, tx, left } in self.nodes.expire(now) {
+            if left {
+                tracing::info!(%node, "node left");
+            } else {
+                tracing::warn!(%node, timeout = ?limits::LIVENESS_TIMEOUT, "node lost: nothing heard from it");
+                self.lost.nodes.insert(node);
+            }
             if let Some(tx) = tx {
                 tx.close();
             }
-            self.lost.nodes.insert(node);
             self.deliveries.forget_node(node);
             self.step(Event::NodeLost(node));
         }
-        for (data_plane, tx) in self.data_planes.expire(now) {
-            tracing::warn!(%data_plane, timeout = ?limits::LIVENESS_TIMEOUT, "data plane lost: nothing heard from it");
+        for Gone { id: data_plane, tx, left } in self.data_planes.expire(now) {
+            if left {
+                tracing::info!(%data_plane, "data plane left");
+            } else {
+                let timeout = limits::LIVENESS_TIMEOUT;
+                tracing::warn!(%data_plane, ?timeout, "data plane lost: nothing heard from it");
+                self.lost.data_planes.insert(data_plane);
+            }
             if let Some(tx) = tx {
                 tx.close();
             }
             self.loads.remove(&data_plane);
             self.data_plane_left(data_plane);
-            self.lost.data_planes.insert(data_plane);
             self.step(Event::DataPlaneLost(data_plane));
         }
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -243,6 +252,9 @@ impl EngineLoop {
             Input::FromNode { node, stream, messages } => {
                 if self.nodes.heard(self.clock.now(), node, stream) {
                     for message in messages {
+                        if message == FromNode::Left {
+                            self.nodes.leaves(node, stream);
+                        }
                         self.step(Event::FromNode { node, message });
                     }
                 }
@@ -256,6 +268,9 @@ impl EngineLoop {
             Input::FromDataPlane { data_plane, stream, messages, received } => {
                 if self.data_planes.heard(self.clock.now(), data_plane, stream) {
                     for message in messages {
+                        if message == FromDataPlane::Left {
+                            self.data_planes.leaves(data_plane, stream);
+                        }
                         if let Some(message) = self.for_who_asked(data_plane, message, received) {
                             self.note_load(data_plane, &message);
                             self.step(Event::FromDataPlane { data_plane, message, received });

@@ -164,6 +164,7 @@ impl Control {
                     self.drain();
                 }
                 () = ends.drained.cancelled() => {
+                    self.outlet.send(FromDataPlane::Left);
                     // Whatever is not through by then is found out by the control plane: the stream ends.
                     let _ = timeout(FINISH_TIMEOUT, link.finish()).await;
                     return heard;

@@ -231,7 +231,8 @@ impl Engine {
             FromNode::Exited { sandbox, cause } => self.sandbox_exited(now, sandbox, &cause, out),
             FromNode::Prepared { revision, failure } => self.prepared(now, revision, failure, out),
             FromNode::Usage(usages) => self.usage(now, &usages),
-            FromNode::Heartbeat => {}
+            // The shell's own business.
+            FromNode::Left | FromNode::Heartbeat => {}
         }
     }
 
@@ -259,6 +260,7 @@ impl Engine {
             FromDataPlane::Reached(_)
             | FromDataPlane::Explained { .. }
             | FromDataPlane::Entrusted { .. }
+            | FromDataPlane::Left
             | FromDataPlane::Heartbeat => {}
         }
     }

@@ -88,6 +88,19 @@ pub struct Peer<Tx> {
     heard: Timestamp,
     /// Who was refused last, for having its name.
     refused: Option<u64>,
+    /// It has said that it ends.
+    left: bool,
+}
+
+/// A peer that is there no more.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Gone<Id, Tx> {
+    /// Which.
+    pub id: Id,
+    /// The sending half of a stream that hangs.
+    pub tx: Option<Tx>,
+    /// It said that it ends, and did; otherwise nothing was heard from it.
+    pub left: bool,
 }
 
 /// A stream that was refused.
@@ -135,7 +148,7 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
         }
         let refused =
             self.peers.get(&id).filter(|known| known.incarnation == incarnation).and_then(|p| p.refused);
-        let peer = Peer { name, incarnation, stream, tx: Some(tx), pulse, heard: now, refused };
+        let peer = Peer { name, incarnation, stream, tx: Some(tx), pulse, heard: now, refused, left: false };
         let replaced = self.peers.insert(id, peer);
         if replaced.is_none() {
             self.checks.insert((now + self.timeout, id));
@@ -154,20 +167,33 @@ impl<Id: Copy + Ord, Tx> Peers<Id, Tx> {
         }
     }
 
-    /// A stream ended; silence counts from the last message. `false`: it had been replaced or given up.
-    pub fn closed(&mut self, id: Id, stream: u64) -> bool {
-        let peer = self.peers.get_mut(&id).filter(|peer| peer.stream == stream);
-        peer.map(|peer| peer.tx = None).is_some()
+    /// It has said that it ends: with its stream it has left.
+    pub fn leaves(&mut self, id: Id, stream: u64) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.stream == stream) {
+            peer.left = true;
+        }
     }
 
-    /// Peers that are lost by now, each once, with the sending half of a stream that hangs.
-    pub fn expire(&mut self, now: Timestamp) -> Vec<(Id, Option<Tx>)> {
+    /// A stream ended; silence counts from the last message, unless its peer has left. `false`: it had been replaced or
+    /// given up.
+    pub fn closed(&mut self, id: Id, stream: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.stream == stream) else { return false };
+        peer.tx = None;
+        if peer.left {
+            self.checks.insert((Timestamp::default(), id));
+        }
+        true
+    }
+
+    /// Peers that are lost or have left by now, each once.
+    pub fn expire(&mut self, now: Timestamp) -> Vec<Gone<Id, Tx>> {
         let mut lost = Vec::new();
         while let Some((at, id)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
             self.checks.remove(&(at, id));
-            let Some(heard) = self.peers.get(&id).map(|peer| peer.last_heard(now)) else { continue };
-            if now.since(heard) >= self.timeout {
-                lost.extend(self.peers.remove(&id).map(|peer| (id, peer.tx)));
+            let Some(peer) = self.peers.get(&id) else { continue };
+            let (heard, has_left) = (peer.last_heard(now), peer.left && peer.tx.is_none());
+            if has_left || now.since(heard) >= self.timeout {
+                lost.extend(self.peers.remove(&id).map(|peer| Gone { id, tx: peer.tx, left: has_left }));
             } else {
                 self.checks.insert((heard + self.timeout, id));
             }
@@ -213,6 +239,10 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
+    fn lost(id: u32, tx: Option<&'static str>) -> Gone<u32, &'static str> {
+        Gone { id, tx, left: false }
+    }
+
     fn peers() -> Peers<u32, &'static str> {
         Peers::new(Duration::from_millis(1_000))
     }
@@ -226,6 +256,27 @@ mod tests {
     }
 
     #[test]
+    fn whoever_said_that_it_ends_has_left_with_its_stream_and_is_not_lost() {
+        let mut peers = peers();
+        assert_eq!(peers.connect(at(0), 1, named(7), 1, tx("s1")), Ok(None));
+        assert_eq!(peers.connect(at(0), 2, named(8), 2, tx("s2")), Ok(None));
+        peers.leaves(1, 1);
+        assert_eq!(peers.expire(at(10)), [], "its stream is open");
+        assert!(peers.closed(1, 1));
+        assert!(peers.next_deadline().is_some_and(|deadline| deadline <= at(10)));
+        assert_eq!(peers.expire(at(10)), [Gone { id: 1, tx: None, left: true }]);
+        // One that comes back has not left, and a word on a stream that was replaced counts for nothing.
+        peers.leaves(2, 2);
+        assert!(peers.closed(2, 2));
+        assert_eq!(peers.connect(at(20), 2, named(9), 3, tx("s3")), Ok(None));
+        peers.leaves(2, 2);
+        assert!(peers.closed(2, 3));
+        assert_eq!(peers.expire(at(30)), []);
+        assert_eq!(peers.expire(at(1_020)), [lost(2, None)]);
+        assert_eq!(peers.next_deadline(), None);
+    }
+
+    #[test]
     fn silence_loses_a_peer_once_and_words_keep_it() {
         let mut peers = peers();
         assert_eq!(peers.connect(at(0), 1, named(7), 1, tx("s1")), Ok(None));
@@ -235,7 +286,7 @@ mod tests {
         }
         assert_eq!(peers.expire(at(2_999)), []);
         assert!(peers.next_deadline().is_some_and(|deadline| deadline <= at(3_000)));
-        assert_eq!(peers.expire(at(3_000)), [(1, Some("s1"))]);
+        assert_eq!(peers.expire(at(3_000)), [lost(1, Some("s1"))]);
         assert_eq!(peers.expire(at(9_000)), []);
         assert_eq!(peers.next_deadline(), None);
         assert!(!peers.heard(at(9_000), 1, 1), "a word after the loss comes from a stream that was given up");
@@ -257,7 +308,7 @@ mod tests {
         assert!(!peers.closed(1, 1));
         assert!(peers.get(1).is_some_and(|peer| peer.tx.is_some()), "and so is its end");
         assert_eq!(peers.expire(at(2_498)), []);
-        assert_eq!(peers.expire(at(2_499)), [(1, Some("s2"))]);
+        assert_eq!(peers.expire(at(2_499)), [lost(1, Some("s2"))]);
     }
 
     #[test]
@@ -289,7 +340,7 @@ mod tests {
         assert_eq!(peers.expire(at(5_000)), [], "its messages wait for us");
         pulse.beat(at(5_500));
         assert_eq!(peers.expire(at(6_499)), []);
-        assert_eq!(peers.expire(at(6_500)), [(1, Some("s1"))]);
+        assert_eq!(peers.expire(at(6_500)), [lost(1, Some("s1"))]);
     }
 
     #[test]
@@ -303,7 +354,7 @@ mod tests {
         pulse.end(at(60_100));
         assert!(peers.closed(1, 1));
         assert_eq!(peers.expire(at(61_099)), []);
-        assert_eq!(peers.expire(at(61_100)), [(1, None)]);
+        assert_eq!(peers.expire(at(61_100)), [lost(1, None)]);
     }
 
     #[test]
@@ -312,6 +363,6 @@ mod tests {
         peers.connect(at(0), 1, named(7), 1, tx("s1")).unwrap();
         peers.forgive(at(5_000));
         assert_eq!(peers.expire(at(5_000)), []);
-        assert_eq!(peers.expire(at(6_000)), [(1, Some("s1"))]);
+        assert_eq!(peers.expire(at(6_000)), [lost(1, Some("s1"))]);
     }
 }

@@ -113,7 +113,7 @@ impl Message for FromNode {
                 FIXED + failure.as_ref().map_or(0, |f| text(&f.detail) + text(&f.log_tail))
             }
             FromNode::Usage(list) => FIXED + list.len() * RECORD,
-            FromNode::Heartbeat => FIXED,
+            FromNode::Left | FromNode::Heartbeat => FIXED,
         }
     }
 
@@ -192,6 +192,7 @@ impl Message for FromDataPlane {
             | FromDataPlane::Condemned { .. }
             | FromDataPlane::Reached(_)
             | FromDataPlane::Draining
+            | FromDataPlane::Left
             | FromDataPlane::Heartbeat => FIXED,
         }
     }

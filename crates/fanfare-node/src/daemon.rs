@@ -372,7 +372,8 @@ impl Daemon {
 
     async fn shut_down(mut self, mut events: mpsc::UnboundedReceiver<Event>, uplink: Uplink) {
         let ends = join_all(self.runtimes.0.iter().map(|runtime| runtime.shutdown()));
-        if timeout(SHUTDOWN_TIMEOUT, ends).await.is_err() {
+        let in_time = timeout(SHUTDOWN_TIMEOUT, ends).await.is_ok();
+        if !in_time {
             tracing::error!(limit = ?SHUTDOWN_TIMEOUT, "a runtime did not end its sandboxes in time");
         }
         // What ended is told while somebody listens; nothing new begins.
@@ -382,6 +383,10 @@ impl Daemon {
         }
         self.logs.flush().await;
         if let (Some(tx), Some(rx)) = (self.tx.take(), uplink.into_receiver()) {
+            if in_time {
+                // An error means that the link is closed, which is seen below.
+                let _ = tx.send(FromNode::Left);
+            }
             // A control plane that does not answer learns of the end by the cut.
             let _ = timeout(LIVENESS_TIMEOUT, Link { tx, rx }.finish()).await;
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare_engine::liveness::{Peers, Pulse, was_stopped};
+use fanfare_engine::liveness::{Gone, Peers, Pulse, was_stopped};
 use fanfare_engine::{Command, Engine, EngineConfig, Event as EngineEvent};
 use fanfare_types::limits::LIVENESS_TIMEOUT;
 use fanfare_types::{
@@ -306,12 +306,12 @@ impl World<'_> {
             true => (term.nodes.expire(local), term.planes.expire(local)),
             false => (Vec::new(), Vec::new()),
         };
-        for (node, stream) in nodes {
+        for Gone { id: node, tx: stream, .. } in nodes {
             self.say(format_args!("control {index} has lost {node}"));
             stream.into_iter().for_each(|stream| self.close(stream, End::Control));
             self.engine_step(index, EngineEvent::NodeLost(node));
         }
-        for (plane, stream) in planes {
+        for Gone { id: plane, tx: stream, .. } in planes {
             self.say(format_args!("control {index} has lost {plane}"));
             stream.into_iter().for_each(|stream| self.close(stream, End::Control));
             self.engine_step(index, EngineEvent::DataPlaneLost(plane));

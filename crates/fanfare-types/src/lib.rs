@@ -36,7 +36,7 @@ pub use message::{
     Condemned, DataPlaneHello, FromDataPlane, FromNode, FunctionLoad, GoneCause, HeldLease, LogSelect,
     NodeHello, RequestFailures, SandboxRecord, SandboxUsage, StopMode, ToDataPlane, ToNode,
 };
-pub use peer_name::{is_peer_name, peer_name_of};
+pub use peer_name::{SUCCESSOR_NAMES, given_peer_name, is_peer_name, peer_name_of};
 pub use reason::{ExitCause, Reason, StartFailure, StartFailureKind};
 pub use request::{RequestEnd, RequestRecord, SlotRecord, SlotWhy};
 pub use resources::Resources;

@@ -184,6 +184,8 @@ pub enum FromDataPlane {
     /// I am shutting down: grant me only what my waiting requests need, and let others own my functions. Said again on
     /// every new stream.
     Draining,
+    /// My last word: everything here has ended as it should, and the stream ends.
+    Left,
     /// I live.
     Heartbeat,
 }
@@ -390,6 +392,8 @@ pub enum FromNode {
     },
     /// CPU use of sandboxes since the last such message.
     Usage(Vec<SandboxUsage>),
+    /// My last word: every sandbox here has ended, as this process does, and the stream ends.
+    Left,
     /// I live.
     Heartbeat,
 }

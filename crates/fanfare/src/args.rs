@@ -22,7 +22,9 @@ use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand,
 use fanfare_types::FunctionName;
 
 use crate::complete::{context_names, function_names};
-use crate::printer::Output;
+use crate::error_document::{asks_for_documents, misuse, output_of};
+use crate::exit::Exit;
+use crate::printer::{Output, Printer};
 use crate::settings::SettingsArgs;
 
 pub(crate) use asynchronous::{
@@ -72,8 +74,21 @@ pub(crate) struct Args {
 impl Args {
     /// What this process was started with. Ends it, with what is wrong, where that is not allowed.
     pub(crate) fn read() -> Self {
-        let matches = taking_negative_numbers(Self::command()).get_matches();
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        let read = || {
+            let matches = taking_negative_numbers(Self::command()).try_get_matches()?;
+            let mut args = Self::from_arg_matches(&matches)?;
+            args.global.output = output_of(&matches);
+            Ok(args)
+        };
+        read().unwrap_or_else(|error: clap::Error| {
+            let arguments = std::env::args_os().skip(1);
+            let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+            if error.use_stderr() && asks_for_documents(&mut arguments) {
+                Printer::new(false, false, Output::Json).failure(&misuse(&error));
+                std::process::exit(i32::from(Exit::Usage as u8));
+            }
+            error.exit()
+        })
     }
 }
 
@@ -96,12 +111,15 @@ pub(crate) struct GlobalArgs {
     /// Print each request as a curl command.
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) debug: bool,
+    /// The verb's own.
+    #[arg(skip)]
+    pub(crate) output: Output,
 }
 
 /// For every command with a result.
 #[derive(ClapArgs, Clone, Copy, Debug)]
 pub(crate) struct OutputArgs {
-    /// How the result is printed; why there is none is text.
+    /// How the result is printed, and by json or yaml why there is none.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
 }

@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 use crate::args::GlobalArgs;
 use crate::client::Client;
 use crate::contexts::{self, Contexts};
-use crate::printer::Printer;
+use crate::printer::{Output, Printer};
 
 /// The variable by which a shell's script has this program complete a line.
 pub(crate) const VARIABLE: &str = "FANFARE_COMPLETE";
@@ -51,7 +51,7 @@ fn ask(typed: &str) -> Option<Vec<String>> {
 /// Asks the control API that the environment names; `None` where nobody answers in time: nothing is offered then.
 fn asked<T>(question: impl AsyncFnOnce(Client) -> Option<T>) -> Option<T> {
     let api = contexts::api(&GlobalArgs::default()).ok()?;
-    let client = Client::new(&api, Printer::new(true, false)).ok()?;
+    let client = Client::new(&api, Printer::new(true, false, Output::Text)).ok()?;
     let runtime = Builder::new_current_thread().enable_all().build().ok()?;
     runtime.block_on(async { tokio::time::timeout(PATIENCE, question(client)).await }).ok()?
 }

@@ -38,6 +38,20 @@ impl From<Exit> for ExitCode {
 }
 
 impl Exit {
+    /// What it says in a word, where the platform has given no reason.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Exit::Ok => "ok",
+            Exit::Function => "function",
+            Exit::Usage => "usage",
+            Exit::Platform => "platform",
+            Exit::NotFound => "not-found",
+            Exit::Timeout => "timeout",
+            Exit::Unreliable => "unreliable",
+            Exit::Interrupted => "interrupted",
+        }
+    }
+
     /// The exit code for a reason that the platform gives.
     pub(crate) fn of(reason: Reason) -> Exit {
         match reason {
@@ -109,6 +123,10 @@ pub(crate) struct Stated {
     pub(crate) request_id: Option<String>,
     /// The wrong field, where there is one.
     pub(crate) field: Option<String>,
+    /// What is allowed for it.
+    pub(crate) limit: Option<String>,
+    /// What was given.
+    pub(crate) value: Option<String>,
     /// Last lines of the failed sandbox.
     pub(crate) log_tail: Option<String>,
 }
@@ -190,6 +208,8 @@ impl From<Problem> for Failure {
             stated: Some(Box::new(Stated {
                 reason: problem.reason,
                 field: problem.field,
+                limit: problem.limit,
+                value: problem.value,
                 request_id: (!problem.request_id.is_empty()).then_some(problem.request_id),
                 log_tail: problem.log_tail.or(stack),
             })),
@@ -206,7 +226,8 @@ impl From<FieldError> for Failure {
     fn from(error: FieldError) -> Self {
         let reason = error.reason().code().to_owned();
         let next = meant(&error).map(|meant| format!("did you mean {meant}?"));
-        let stated = Stated { reason, field: Some(error.field), ..Stated::default() };
+        let (field, limit, value) = (Some(error.field), Some(error.limit), Some(error.value));
+        let stated = Stated { reason, field, limit, value, ..Stated::default() };
         Failure { stated: Some(Box::new(stated)), next, ..Failure::usage(error.message) }
     }
 }

@@ -14,6 +14,7 @@ mod descriptors;
 mod detect;
 mod dirigent;
 mod dirs;
+mod error_document;
 mod exit;
 mod given;
 mod hidden;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::error_document::{ErrorDocument, is_document};
 use crate::exit::Failure;
 
 /// How results are printed. The schemas are those of the control API and do not change within a major version.
@@ -33,13 +34,21 @@ pub(crate) struct Printer {
     quiet: bool,
     debug: bool,
     color: bool,
+    /// Failures are documents.
+    documents: bool,
     start: Instant,
 }
 
 impl Printer {
-    pub(crate) fn new(quiet: bool, debug: bool) -> Self {
+    pub(crate) fn new(quiet: bool, debug: bool, output: Output) -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        Printer { quiet, debug, color: !plain && io::stderr().is_terminal(), start: Instant::now() }
+        Printer {
+            quiet,
+            debug,
+            color: !plain && io::stderr().is_terminal(),
+            documents: is_document(output),
+            start: Instant::now(),
+        }
     }
 
     /// The same, without stages and notes.
@@ -127,6 +136,9 @@ impl Printer {
     pub(crate) fn failure(&self, failure: &Failure) {
         if failure.silent {
             return;
+        }
+        if self.documents {
+            return self.err(ErrorDocument::from(failure).line());
         }
         self.err(format_args!("{} {}", self.paint("error:", "1;31"), failure.what));
         if let Some(stated) = &failure.stated {

@@ -11,6 +11,7 @@ use fanfare_api::{
     ClusterStatusDocument, DataPlaneDocument, HealthDocument, LeaderDocument, NodeDocument, NodeListDocument,
     Problem, SandboxCounts,
 };
+use fanfare_types::given_peer_name;
 use http::header;
 use tokio::sync::oneshot;
 
@@ -47,7 +48,7 @@ pub(super) async fn cluster(State(app): State<Arc<App>>) -> Result<Json<ClusterS
         let (in_flight, queued) = view.loads.get(&data_plane.data_plane).copied().unwrap_or_default();
         DataPlaneDocument {
             id: data_plane.data_plane.to_string(),
-            name: data_plane.name.to_string(),
+            name: given_peer_name(&data_plane.name).to_owned(),
             address: data_plane.address.to_string(),
             connected: view.data_planes_connected.contains(&data_plane.data_plane),
             in_flight,

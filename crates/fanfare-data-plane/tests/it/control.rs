@@ -158,6 +158,7 @@ async fn shutting_down_finishes_what_is_there_and_gives_everything_back() {
     assert_eq!(within("the running one", running).await.unwrap().text(), "first");
     assert_eq!(within("the waiting one", waiting).await.unwrap().text(), "second");
     assert_eq!(control.released().await, (1, 1, false));
+    control.hear(|m| matches!(m, FromDataPlane::Left).then_some(())).await;
     control.cut();
     within("the end", rig.data_plane.stopped()).await;
     drop(idle);

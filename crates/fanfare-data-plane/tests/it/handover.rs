@@ -70,6 +70,7 @@ async fn a_successor_has_the_sockets_and_its_predecessor_finishes_what_it_has() 
     assert_eq!(get(new.address(), "/function/hello").await.text(), "2", "new connections are the new one's");
     held.answer("finished");
     assert_eq!(within("the old answer", running).await.unwrap().text(), "finished");
+    old_control.hear(|m| matches!(m, FromDataPlane::Left).then_some(())).await;
     within("the old one's end", old.data_plane.stopped()).await;
     assert!(old.data_plane.handed_over() && !new.data_plane.handed_over());
     drop(old);

@@ -59,6 +59,7 @@ impl Wire for FromDataPlane {
                     Run::Entrusted(outcome_to_wire(number, &outcome))
                 }
                 FromDataPlane::Draining => Run::Draining(proto::Unit {}),
+                FromDataPlane::Left => Run::Left(proto::Unit {}),
                 FromDataPlane::Heartbeat => Run::Heartbeat(proto::Unit {}),
             };
             debug_assert!(packer.is_empty(), "a run is taken before the next begins");
@@ -96,6 +97,7 @@ impl Wire for FromDataPlane {
                 Run::Explained(explained) => messages.push(explained_from_wire(explained)?)?,
                 Run::Entrusted(entrusted) => messages.push(outcome_from_wire(entrusted)?)?,
                 Run::Draining(proto::Unit {}) => messages.push(FromDataPlane::Draining)?,
+                Run::Left(proto::Unit {}) => messages.push(FromDataPlane::Left)?,
                 Run::Heartbeat(proto::Unit {}) => messages.push(FromDataPlane::Heartbeat)?,
             }
         }

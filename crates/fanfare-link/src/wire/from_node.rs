@@ -50,6 +50,7 @@ impl Wire for FromNode {
                     revision: Some(revision_id(revision)),
                     failure: why.map(failure),
                 }),
+                FromNode::Left => Run::Left(proto::Unit {}),
                 FromNode::Heartbeat => Run::Heartbeat(proto::Unit {}),
             };
             debug_assert!(packer.is_empty(), "a run is taken before the next begins");
@@ -89,6 +90,7 @@ impl Wire for FromNode {
                     revision: revision_id_from(prepared.revision)?,
                     failure: prepared.failure.map(failure_from).transpose()?,
                 })?,
+                Run::Left(proto::Unit {}) => messages.push(FromNode::Left)?,
                 Run::Heartbeat(proto::Unit {}) => messages.push(FromNode::Heartbeat)?,
             }
         }

@@ -362,7 +362,11 @@ async fn shutting_down_ends_everything_and_says_so() {
     drop(answer.send(Err(start_failure(StartFailureKind::Exited(ExitCause::Stopped)))));
     done.send(()).unwrap();
     assert_eq!(leader.next().await, exited(1, ExitCause::Stopped, "bye"));
-    leader.closed().await;
+    let mut last = leader.next().await;
+    while let Some(message) = leader.any().await {
+        last = message;
+    }
+    assert_eq!(last, FromNode::Left);
     within("the daemon's end", rig.node.join()).await;
     while let Ok(call) = rig.calls.try_recv() {
         assert!(!matches!(call, Call::Create(..)), "{call:?} after the shutdown");

@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args as ClapArgs};
 use fanfare_policy::Placement;
 use fanfare_sandbox::fake::FakeOptions;
 use fanfare_types::limits::PEER_NAME_BYTES_MAX;
-use fanfare_types::{Resources, is_peer_name, limits};
+use fanfare_types::{Resources, given_peer_name, is_peer_name, limits};
 
 use crate::args::{AsyncKeepArgs, DirigentArgs, ReportOutputArgs, TlsArgs, whole};
 use crate::exit::Failure;
@@ -233,6 +233,9 @@ pub(crate) struct JoinArgs {
 
 fn peer_name(text: &str) -> Result<String, String> {
     match is_peer_name(text) {
+        true if given_peer_name(text) != text => {
+            Err("names that end in :1 to :7 are those of data planes that have taken over".to_owned())
+        }
         true => Ok(text.to_owned()),
         false => Err(format!("give 1 to {PEER_NAME_BYTES_MAX} of a-z A-Z 0-9 . _ : -")),
     }

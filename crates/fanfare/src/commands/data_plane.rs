@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fanfare_data_plane::{DataPlane, Inheritance, Options, Sockets};
 use fanfare_link::Dialer;
+use fanfare_types::SUCCESSOR_NAMES;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -93,12 +94,11 @@ fn sockets(args: &DataPlaneArgs, handover: &Path, name: String) -> Result<(Socke
 }
 
 /// The next of the names that data planes which replace each other have in turn: for a while two are there, and the
-/// control plane takes a second one of the same name for the first one restarted.
+/// control plane takes a second one of the same name for the first one restarted. There are more names than data planes
+/// at once: each is gone when its longest request is.
 fn successor(name: &str, predecessor: &str) -> String {
-    /// More than are there at once: each is gone when its longest request is.
-    const NAMES: u32 = 8;
     let last = predecessor.strip_prefix(name).and_then(|rest| rest.strip_prefix(':')?.parse().ok());
-    match (last.unwrap_or(0_u32) + 1) % NAMES {
+    match (last.unwrap_or(0_u32) + 1) % SUCCESSOR_NAMES {
         0 => name.to_owned(),
         next => format!("{name}:{next}"),
     }

@@ -205,7 +205,7 @@ fn directory(name: &str, path: &Path, flag: &str) -> Check {
 
 /// The three ports of a platform: each is well when it is free, or when the platform itself answers there.
 async fn ports(args: &DoctorArgs) -> Vec<Check> {
-    let quiet = Printer::new(true, false);
+    let quiet = Printer::new(true, false, Output::Text);
     let api = answering(Client::new(&format!("http://{}", args.api_listen), quiet).ok()).await;
     let functions = match &api {
         Some(status) => status.data_planes.iter().any(|d| d.address == args.listen.to_string()),

@@ -54,7 +54,7 @@ pub(crate) struct Context {
 
 /// Runs the command; says why it failed.
 pub(crate) fn run(args: Args) -> ExitCode {
-    let printer = Printer::new(args.global.quiet, args.global.debug);
+    let printer = Printer::new(args.global.quiet, args.global.debug, args.global.output);
     match dispatch(args, printer) {
         Ok(exit) => exit.into(),
         Err(failure) => {

@@ -85,7 +85,7 @@ async fn what_is_wrong_is_named_before_anything_is_sent() {
     std::fs::write(dir.path().join("invocations.csv"), broken).unwrap();
     let refused = planned(&["--trace", &trace]).await;
     assert!(
-        refused.code == 2 && refused.stderr.contains("invocations.csv, line 2, 481: \"x\""),
+        refused.code == 2 && refused.stderr.contains(r#"invocations.csv, line 2, 481: \"x\""#),
         "{refused:?}"
     );
     // The platform is missed only when everything else is right.

@@ -7,6 +7,7 @@ mod crowd;
 mod deploy;
 mod double;
 mod emulate;
+mod errors;
 mod invoke;
 mod load;
 mod reads;

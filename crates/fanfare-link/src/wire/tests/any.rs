@@ -271,6 +271,7 @@ pub(super) fn from_node() -> impl Strategy<Value = FromNode> {
         (revision_id(), option::of(failure()))
             .prop_map(|(revision, failure)| FromNode::Prepared { revision, failure }),
         vec(usage, 0..10).prop_map(FromNode::Usage),
+        Just(FromNode::Left),
         Just(FromNode::Heartbeat),
     ]
 }
@@ -443,6 +444,7 @@ pub(super) fn from_data_plane() -> impl Strategy<Value = FromDataPlane> {
         (any::<u64>(), entrust_outcome())
             .prop_map(|(number, outcome)| FromDataPlane::Entrusted { number, outcome }),
         Just(FromDataPlane::Draining),
+        Just(FromDataPlane::Left),
         Just(FromDataPlane::Heartbeat),
         any::<u64>().prop_map(FromDataPlane::Reached),
     ]
