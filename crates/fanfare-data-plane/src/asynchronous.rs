@@ -14,7 +14,7 @@ mod cluster;
 pub(crate) mod dirigent;
 pub(crate) mod door;
 pub(crate) mod entrust;
-mod intake;
+pub(crate) mod intake;
 mod keeper;
 mod log;
 pub(crate) mod message;

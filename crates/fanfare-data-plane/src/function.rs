@@ -171,13 +171,13 @@ impl Function {
     }
 
     /// A request arrived at `now`: a slot, a refusal, or a place in the queue. The deadline is the function's timeout
-    /// from `accepted` on.
+    /// from `accepted` on. Of one whose body is not here to its end it says whose it is.
     pub(crate) fn arrive(
         self: &Arc<Self>,
         shared: &Shared,
         accepted: Timestamp,
-        key: u64,
-        lane: u32,
+        (key, lane): (u64, u32),
+        uploader: Option<u128>,
     ) -> (Place, Taken) {
         let mut inner = self.inner.lock();
         inner.counters.arrivals += 1;
@@ -195,7 +195,7 @@ impl Function {
             balance: inner.balance,
         };
         let event = Event::Arrive { waiter: place.waiter, deadline, key, lane };
-        let taken = self.take(shared, inner, accepted, place, event);
+        let taken = self.take(shared, inner, accepted, place, event, uploader);
         (place, taken)
     }
 
@@ -203,7 +203,7 @@ impl Function {
     pub(crate) fn requeue(self: &Arc<Self>, shared: &Shared, place: Place) -> Taken {
         let Place { waiter, deadline, key, lane, .. } = place;
         let event = Event::Requeue { waiter, deadline, key, lane };
-        self.take(shared, self.inner.lock(), clock::now(), place, event)
+        self.take(shared, self.inner.lock(), clock::now(), place, event, None)
     }
 
     fn take(
@@ -213,10 +213,15 @@ impl Function {
         now: Timestamp,
         place: Place,
         event: Event,
+        uploader: Option<u128>,
     ) -> Taken {
         let mut effects = Effects::default();
         let about = About { own: Some(place.waiter), granted: None };
         self.step(shared, &mut inner, now, event, &about, &mut effects);
+        if let Some(client) = uploader.filter(|_| effects.own.is_none()) {
+            let event = Event::Uploading { waiter: place.waiter, client };
+            self.step(shared, &mut inner, now, event, &about, &mut effects);
+        }
         let taken = match effects.own.take() {
             Some(answer) => Taken::Now(answer),
             None => {
@@ -359,7 +364,7 @@ mod tests {
             reach: Default::default(),
         };
         let function = Arc::new(Function::new(&route, 1, Arc::new(Outlet::nowhere())));
-        let wait = || match function.arrive(&shared, clock::now(), 0, 0).1 {
+        let wait = || match function.arrive(&shared, clock::now(), (0, 0), None).1 {
             Taken::Later(answer) => answer,
             Taken::Now(answer) => panic!("{answer:?}"),
         };

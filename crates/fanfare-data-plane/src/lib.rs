@@ -67,6 +67,7 @@ mod trace;
 mod trail;
 mod transport;
 mod upgrade;
+mod uploader;
 mod upstream;
 mod wait;
 mod webhook;

@@ -76,8 +76,13 @@ impl Payload {
         self.progress = Some(progress.clone());
     }
 
-    /// Reads ahead as far as that goes. Resolves only if the client fails.
-    pub(crate) async fn client_failed(&mut self) -> BrokenOff {
+    /// Whether all of it is here.
+    pub(crate) fn is_here(&self) -> bool {
+        self.rest.is_at_end() || matches!(self.rest, Rest::Kept { .. })
+    }
+
+    /// Reads ahead as far as that goes, and says when all of it is here. Resolves only if the client fails.
+    pub(crate) async fn client_failed(&mut self, here: impl FnOnce()) -> BrokenOff {
         while self.ahead_bytes < READ_AHEAD_BYTES && !self.rest.is_at_end() {
             match poll_fn(|cx| self.poll_rest(cx)).await {
                 Some(Ok(frame)) => {
@@ -85,8 +90,14 @@ impl Payload {
                     self.ahead.push_back(frame);
                 }
                 Some(Err(error)) => return error,
-                None => break,
+                None => {
+                    here();
+                    return std::future::pending().await;
+                }
             }
+        }
+        if self.is_here() {
+            here();
         }
         std::future::pending().await
     }

@@ -73,6 +73,11 @@ impl Problem {
             Refusal::QueueFull { limit } => {
                 format!("{limit} requests wait for this function on this data plane; no more may").into()
             }
+            Refusal::ShareFull { limit } => format!(
+                "{limit} requests of this client's address wait for this function with bodies that are not here to \
+                 their end; no more may"
+            )
+            .into(),
             Refusal::QueueTimeout { waited } if waited.is_zero() => {
                 "its time was over before it could wait for a free slot".into()
             }

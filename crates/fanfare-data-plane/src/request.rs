@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fanfare_dispatch::{Outcome, Refusal};
+use fanfare_dispatch::{Event, Outcome, Refusal};
 use fanfare_http1::{RequestBody, Rest, Settled, Watched};
 use fanfare_types::{Reason, Timestamp};
 use http::header::{CONNECTION, EXPECT, HeaderName, HeaderValue};
@@ -32,6 +32,7 @@ use crate::request_id::REQUEST_ID;
 use crate::timing;
 use crate::trail::Trail;
 use crate::upgrade::Upgrade;
+use crate::uploader;
 use crate::wait::{Waiting, wait};
 use crate::webhook::{self, Received};
 
@@ -237,7 +238,7 @@ async fn answer(
             Forwarded::ServeHere(whole, still) => (body, held) = (Unsent::Again(whole), still),
         }
     }
-    let work = Work { parts, target, upgrade, trailers, accepted, unit, assigned: None };
+    let work = Work { parts, target, upgrade, trailers, accepted, unit, assigned: None, forwarded };
     invoke(core, client, &function, work, body, held, trail).await.map_err(|failure| failure.of(function))
 }
 
@@ -267,7 +268,8 @@ async fn of_webhook(
         Received::Now { function, parts, target, payload, room } => {
             let unit = function.choose(&mut core.chance.borrow_mut());
             let target = Some(target);
-            let work = Work { parts, target, upgrade: None, trailers: false, accepted, unit, assigned: None };
+            let (upgrade, trailers, forwarded) = (None, false, false);
+            let work = Work { parts, target, upgrade, trailers, accepted, unit, assigned: None, forwarded };
             let body = Unsent::Fresh(payload);
             let answered = invoke(core, client, &function, work, body, held, trail).await;
             drop(room);
@@ -289,6 +291,8 @@ struct Work {
     unit: Arc<Function>,
     /// Told of each slot that it gets.
     assigned: Option<OnSlot>,
+    /// Another data plane has sent it on.
+    forwarded: bool,
 }
 
 fn target_of(parts: &request::Parts) -> &str {
@@ -323,7 +327,8 @@ pub(crate) async fn attempt(
     };
     let unit = function.choose(&mut core.chance.borrow_mut());
     let assigned = Some(assigned);
-    let work = Work { parts, target: None, upgrade: None, trailers, accepted, unit, assigned };
+    let (target, upgrade, forwarded) = (None, None, false);
+    let work = Work { parts, target, upgrade, trailers, accepted, unit, assigned, forwarded };
     // Its client has left long ago.
     let client = Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), false);
     let mut trail = Trail::new(core.clone(), &id, accepted);
@@ -356,10 +361,19 @@ impl Unsent {
         }
     }
 
-    /// Resolves if the client fails meanwhile, as far as that can be seen.
-    async fn client_failed(&mut self) -> BrokenOff {
+    /// Whether all of it is here.
+    fn is_here(&self) -> bool {
         match self {
-            Unsent::Fresh(payload) => payload.client_failed().await,
+            Unsent::Fresh(payload) => payload.is_here(),
+            // It was accepted already.
+            Unsent::Again(_) => true,
+        }
+    }
+
+    /// Says when all of it is here. Resolves if the client fails meanwhile, as far as that can be seen.
+    async fn client_failed(&mut self, here: impl FnOnce()) -> BrokenOff {
+        match self {
+            Unsent::Fresh(payload) => payload.client_failed(here).await,
             Unsent::Again(_) => std::future::pending().await,
         }
     }
@@ -384,7 +398,8 @@ async fn invoke(
     let accepted = work.accepted;
     let mut function = work.unit;
     let (key, lane) = (affinity(target), core.lane());
-    let (mut place, mut taken) = function.arrive(shared, accepted, key, lane);
+    let uploader = (!body.is_here()).then(|| uploader::of(&work.parts.headers, client, work.forwarded));
+    let (mut place, mut taken) = function.arrive(shared, accepted, (key, lane), uploader);
     trail.arrived(named.id, &place);
     if let Some(tracer) = &shared.tracer {
         trail.traced(tracer.begin(&mut work.parts.headers, core.ids.numbers()));
@@ -400,7 +415,7 @@ async fn invoke(
                 biased;
                 answer = wait(shared, &function, place, answer) => answer?,
                 // Dropping the wait leaves the queue.
-                error = body.client_failed() => {
+                error = body.client_failed(|| function.apply(shared, Event::Uploaded { waiter: place.waiter })) => {
                     let detail = format!("the request's body broke off while it waited: {error}");
                     return Err(Problem::new(Reason::BadRequest, detail).into());
                 }
@@ -410,7 +425,8 @@ async fn invoke(
             Answer::Slot(slot) => slot,
             Answer::Refused(Refusal::Removed) if !Arc::ptr_eq(&function, named) => {
                 function = named.choose(&mut core.chance.borrow_mut());
-                (place, taken) = function.arrive(shared, accepted, key, lane);
+                let uploader = uploader.filter(|_| !body.is_here());
+                (place, taken) = function.arrive(shared, accepted, (key, lane), uploader);
                 continue;
             }
             Answer::Refused(refusal) => return Err(Problem::refused(&refusal).into()),

@@ -72,6 +72,11 @@ pub enum Refusal {
         /// How many may.
         limit: u32,
     },
+    /// As many of its client's requests wait with bodies that are not here to their end as may.
+    ShareFull {
+        /// How many may.
+        limit: u32,
+    },
     /// Its deadline passed.
     QueueTimeout {
         /// How long it waited.
@@ -95,7 +100,7 @@ impl Refusal {
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
-            Refusal::QueueFull { .. } => Reason::QueueFull,
+            Refusal::QueueFull { .. } | Refusal::ShareFull { .. } => Reason::QueueFull,
             Refusal::QueueTimeout { .. } => Reason::QueueTimeout,
             Refusal::Unavailable { reason, .. } => *reason,
             Refusal::Removed => Reason::FunctionNotFound,

@@ -42,6 +42,19 @@ pub enum Event {
         /// When it was handed to the sandbox.
         started: Timestamp,
     },
+    /// The body of a request that has just begun to wait is not here to its end. It is refused where its client has as many
+    /// of these as it may. Ignored when the request does not wait.
+    Uploading {
+        /// Which.
+        waiter: u64,
+        /// Whose: an address, or what stands for several of them.
+        client: u128,
+    },
+    /// The body of a waiting request is here to its end.
+    Uploaded {
+        /// Which.
+        waiter: u64,
+    },
     /// A waiting request's client has left. Ignored when the request no longer waits.
     Left {
         /// Which.

@@ -9,6 +9,7 @@
 //! - a sandbox never has more requests than slots leased here;
 //! - every request is answered exactly once: with a slot, or with a refusal that says why;
 //! - a sandbox in which user code may still run without a request is never used again;
+//! - one client has a share of the queue for requests whose bodies are not here to their end;
 //! - everything leased is given back once it is asked for and free.
 
 mod balanced;
@@ -18,6 +19,7 @@ mod lease;
 mod load;
 mod queue;
 mod slots;
+mod uploads;
 mod waiters;
 
 pub use command::{Command, Handle, Refusal};

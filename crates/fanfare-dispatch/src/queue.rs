@@ -4,6 +4,7 @@ use fanfare_types::{Condemned, FunctionId, FunctionLoad, FunctionRoute, HeldLeas
 
 use crate::load::LoadMeter;
 use crate::slots::{Slots, State};
+use crate::uploads::share;
 use crate::waiters::{Waiter, Waiters};
 use crate::{Command, Event, Handle, Outcome, Refusal, Why};
 
@@ -88,6 +89,8 @@ impl FunctionQueue {
             }
 
             Event::Finish { sandbox, outcome, started } => self.finish(now, sandbox, outcome, started, out),
+            Event::Uploading { waiter, client } => self.uploading(waiter, client, out),
+            Event::Uploaded { waiter } => self.waiters.uploads.end(waiter),
             Event::Left { waiter } => self.left(waiter),
             Event::Tick => self.expire(now, out),
             Event::Route(route) => self.route(&route),
@@ -276,6 +279,14 @@ impl FunctionQueue {
         self.slots.change(index, |r| r.state = State::Condemned);
         out.push(Command::Condemn { sandbox: self.slots.handle(index), why });
         self.settle_revision();
+    }
+
+    fn uploading(&mut self, waiter: u64, client: u128, out: &mut Vec<Command>) {
+        let limit = share(self.queue_limit);
+        if self.waiters.has(waiter) && !self.waiters.uploads.begin(waiter, client, limit) {
+            self.left(waiter);
+            out.push(Command::Refuse { waiter, why: Refusal::ShareFull { limit } });
+        }
     }
 
     fn left(&mut self, waiter: u64) {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use fanfare_types::Timestamp;
 
+use crate::uploads::Uploads;
+
 /// Room kept for the next surge when the queue has drained, in requests.
 const CAPACITY_KEPT: usize = 256;
 
@@ -29,6 +31,8 @@ impl Waiter {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     queue: VecDeque<Waiter>,
+    /// Those whose bodies are not here to their end.
+    pub(crate) uploads: Uploads,
     live: u32,
     /// The latest deadline since the queue was empty.
     latest: Timestamp,
@@ -77,11 +81,18 @@ impl Waiters {
         while let Some(waiter) = self.queue.pop_front() {
             if !waiter.left {
                 self.live -= 1;
+                self.uploads.end(waiter.number);
                 self.tidy();
                 return Some(waiter);
             }
         }
         None
+    }
+
+    /// Whether a request waits.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        let at = self.queue.partition_point(|w| w.number < number);
+        self.queue.get(at).is_some_and(|waiter| waiter.number == number && !waiter.left)
     }
 
     /// Takes out a request that gave up; `false` when it does not wait.
@@ -91,6 +102,7 @@ impl Waiters {
             Some(waiter) if waiter.number == number && !waiter.left => {
                 waiter.left = true;
                 self.live -= 1;
+                self.uploads.end(number);
                 self.tidy();
                 true
             }

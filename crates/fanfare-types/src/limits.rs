@@ -22,6 +22,11 @@ pub const SCALE_MAX: u32 = 100_000;
 pub const QUEUE_LIMIT_MAX: u32 = 1_000_000;
 /// Requests that may wait for one function on one data plane, unless it says otherwise.
 pub const QUEUE_LIMIT_DEFAULT: u32 = 10_000;
+/// One client address (of IPv6: its network of 64 bits) may have this part of a function's queue limit waiting in requests
+/// whose bodies are not here to their end: a quarter.
+pub const UPLOADS_WAITING_SHARE: u32 = 4;
+/// At least so many of them, however short the queue.
+pub const UPLOADS_WAITING_MIN: u32 = 16;
 /// Environment variables of one function.
 pub const ENV_VARS_MAX: usize = 256;
 /// Bytes of all names and values of one function's environment.

@@ -1,12 +1,15 @@
 //! What the platform says when it cannot have a request answered.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use fanfare_types::{FunctionRoute, Reason, ToDataPlane};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::client::{Connection, get, get_later, request};
 use crate::rig::{F, Rig, hello, within};
-use crate::sandbox::{HeldSandbox, Sandbox};
+use crate::sandbox::{HeldSandbox, Sandbox, echo};
 
 #[tokio::test]
 async fn every_refusal_has_a_reason_a_document_and_an_id() {
@@ -140,4 +143,53 @@ async fn a_removed_function_is_404_also_for_those_that_wait() {
     let answer = within("the refusal", waiting).await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.reason()), (404, "function-not-found"));
     assert_eq!(get(rig.address(), "/function/hello").await.reason(), "function-not-found");
+}
+
+/// A request that waits with a body of which nothing comes.
+async fn head_alone(from: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+    let mut client = socket.connect(to).await.unwrap();
+    let head = b"POST /function/hello HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 5\r\n\r\n";
+    client.write_all(head).await.unwrap();
+    client
+}
+
+#[tokio::test]
+async fn heads_without_bodies_leave_three_quarters_of_a_queue_to_others() {
+    let (rig, mut control) = Rig::synced(vec![FunctionRoute { queue_limit: 100, ..hello() }]).await;
+    let mut waiting = Vec::new();
+    for n in 1..=25 {
+        waiting.push(head_alone("127.0.0.1", rig.address()).await);
+        control.demand(n).await;
+    }
+    let mut one_more = head_alone("127.0.0.1", rig.address()).await;
+    let mut answer = String::new();
+    within("the refusal", one_more.read_to_string(&mut answer)).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 429 ") && answer.contains("x-fanfare-reason: queue-full\r\n"),
+        "{answer}"
+    );
+    assert!(answer.contains("25 requests of this client's address wait"), "{answer}");
+    // Whole requests of the same client wait, and so do other clients' of any kind.
+    let whole = get_later(rig.address(), "/function/hello");
+    control.demand(26).await;
+    let other = head_alone("127.0.0.2", rig.address()).await;
+    control.demand(27).await;
+    // A body that comes makes room for the next one.
+    waiting[0].write_all(b"whole").await.unwrap();
+    let next = loop {
+        let mut next = head_alone("127.0.0.1", rig.address()).await;
+        let mut answer = Vec::new();
+        tokio::select! {
+            _ = next.read_to_end(&mut answer) => {}
+            _ = control.demand(28) => break next,
+        }
+    };
+    let sandbox = Sandbox::new(rig.dir(), 1, echo);
+    control.grant(1, &sandbox.endpoint, 1, None);
+    let mut answer = String::new();
+    within("the answer", waiting[0].read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("whole"), "{answer}");
+    drop((waiting, whole, other, next));
 }

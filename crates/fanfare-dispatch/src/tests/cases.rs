@@ -264,3 +264,30 @@ fn load_is_the_time_weighted_mean_and_reports_end_when_idle() {
 fn an_idle_queue_is_small() {
     assert!(size_of::<FunctionQueue>() <= 384, "{}", size_of::<FunctionQueue>());
 }
+
+#[test]
+fn one_client_s_unfinished_bodies_have_a_share_of_the_queue() {
+    let mut hand = Hand::new(1);
+    hand.step(Event::Route(route(1, 1, 80, Balance::Knative)));
+    let begin = |hand: &mut Hand, client: u128| {
+        let waiter = hand.queue.next_waiter();
+        let mut said = hand.step(Event::Arrive { waiter, deadline: ms(9_000), key: 0, lane: 0 });
+        said.extend(hand.step(Event::Uploading { waiter, client }));
+        (waiter, said.into_iter().filter(|c| matches!(c, Command::Refuse { .. })).count() == 0)
+    };
+    let first: Vec<_> = (0..20).map(|_| begin(&mut hand, 7)).collect();
+    assert!(first.iter().all(|(_, waits)| *waits), "a quarter of 80");
+    let (_, waits) = begin(&mut hand, 7);
+    assert!(!waits);
+    assert_eq!(hand.queue.queued(), 20, "and takes no place");
+    assert!(begin(&mut hand, 8).1, "another client has a share of its own");
+    // One that is here to its end, one that left, and one that has a slot count no more.
+    hand.step(Event::Uploaded { waiter: first[0].0 });
+    hand.step(Event::Left { waiter: first[1].0 });
+    assert_eq!(assigned(&hand.grant(1, 1)), [(first[0].0, 1)]);
+    assert!(begin(&mut hand, 7).1 && begin(&mut hand, 7).1 && !begin(&mut hand, 7).1);
+    assert_eq!(assigned(&hand.finish(1, Outcome::Clean)), [(first[2].0, 1)]);
+    assert!(begin(&mut hand, 7).1 && !begin(&mut hand, 7).1);
+    hand.step(Event::Removed);
+    assert!(hand.queue.waiters.uploads.is_empty());
+}
