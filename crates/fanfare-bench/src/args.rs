@@ -17,7 +17,8 @@ pub(crate) struct Args {
     /// Replace the sections of these benches in BENCHMARKS.md, and their plots in docs/plots.
     #[arg(long)]
     pub(crate) write: bool,
-    /// Rounds, in which what is compared takes turns in random order. All benches take 25 minutes with 9, 10 with 3.
+    /// Rounds, in which what is compared takes turns in random order. All benches take about
+    /// 25 minutes with 9, 15 with 3, 6 with 1.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
     /// Decides the order within rounds.

@@ -11,15 +11,17 @@ use fanfare_api::SandboxCounts;
 use tempfile::TempDir;
 
 use crate::api::Api;
-use crate::caller::Caller;
+use crate::caller::{Caller, request};
 use crate::emulate;
 use crate::error::{Context, Error, Result};
-use crate::load::Loader;
+use crate::load::{Loader, Once};
 use crate::process::Daemon;
 use crate::procfs;
 use crate::relay::Relay;
 use crate::socket::Target;
 
+/// Functions that are prepared at once.
+const PREPARING: usize = 8;
 /// Names the program instead of the one beside this one.
 pub(crate) const PROGRAM_VARIABLE: &str = "FANFARE_BIN";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -159,6 +161,19 @@ impl Platform {
     /// Connections to the control API.
     pub(crate) fn api_loader(&self, connections: usize) -> Result<Loader> {
         Loader::connect(&self.api_target, connections)
+    }
+
+    /// Has everything of these functions made ready but their sandboxes, of a few at once.
+    pub(crate) fn prepare(&self, names: &[String]) -> Result<()> {
+        let requests: Vec<_> = names
+            .iter()
+            .map(|name| request("POST", &format!("/v1/functions/{name}/prepare"), "", b""))
+            .collect();
+        let mut work = Once::new(&requests, |at, _, answer| match answer.status {
+            200..=299 => Ok(()),
+            status => Err(Error::new(format!("prepare {}: {status}: {}", names[at], answer.text()))),
+        });
+        self.api_loader(PREPARING)?.run(&mut work, None).map(drop)
     }
 
     /// Waits until the sandboxes of every function are as wanted.

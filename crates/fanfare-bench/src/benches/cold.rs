@@ -25,6 +25,17 @@ const NAME: &str = "cold";
 const IN_FLIGHT: usize = 8;
 /// Name of the program in its code.
 const PROGRAM: &str = "function";
+/// What the plot of cold starts shows: ours, and what they are held against.
+const DRAWN: [Turn; 8] = [
+    Turn::Ours(Contract::Handler(Language::Python)),
+    Turn::Ours(Contract::Handler(Language::PythonWithThread)),
+    Turn::Ours(Contract::Handler(Language::Node)),
+    Turn::Ours(Contract::Inherited),
+    Turn::Ours(Contract::Port),
+    Turn::Bare(Kind::Inherited),
+    Turn::Fresh(Language::Python),
+    Turn::Fresh(Language::Node),
+];
 const LANGUAGES: [Language; 3] = [Language::Python, Language::PythonWithThread, Language::Node];
 
 /// What a function is.
@@ -217,13 +228,14 @@ fn deploy(platform: &mut Platform, copies: usize) -> Result<()> {
             }
             Contract::Inherited | Contract::Port => (contract.program(), compiled.clone()),
         };
-        for copy in 0..copies {
-            let mut document = FunctionDocument::new(&name(contract, copy), handler.clone());
+        let names: Vec<String> = (0..copies).map(|copy| name(contract, copy)).collect();
+        for name in &names {
+            let mut document = FunctionDocument::new(name, handler.clone());
             document.code = Some(package.digest.to_string());
             api::forgets_quickly(&mut document);
             platform.api.deploy(&document)?;
-            platform.api.prepare(&document.name)?;
         }
+        platform.prepare(&names)?;
     }
     Ok(())
 }
@@ -258,7 +270,7 @@ fn tell_sequential(report: &mut Report, times: &Times) -> Result<()> {
         title: "Cold starts, one at a time".to_owned(),
         x: Axis::log("milliseconds"),
         y: Axis::linear("share"),
-        lines: CONTRACTS.map(|contract| Line::cdf(contract.describe(), &all(Turn::Ours(contract)))).into(),
+        lines: DRAWN.map(|turn| Line::cdf(turn.describe(), &all(turn))).into(),
     });
     let summary = |turn: Turn| summaries.iter().find(|(of, _)| *of == turn).map(|(_, summary)| *summary);
     for contract in CONTRACTS {
@@ -305,6 +317,13 @@ fn parallel(bench: &mut Bench, report: &mut Report, platform: &mut Platform, cop
             platform.until_idle()?;
         }
     }
+    report.plots.push(Plot {
+        name: "parallel",
+        title: format!("Cold starts, {IN_FLIGHT} in flight"),
+        x: Axis::log("milliseconds"),
+        y: Axis::linear("share"),
+        lines: latencies.iter().map(|(of, samples)| Line::cdf(of.describe(), samples)).collect(),
+    });
     for ((contract, rates), (_, latencies)) in rates.iter().zip(&latencies) {
         let rate = report.measure(&group, format!("throughput, {}", contract.describe()), "/s", rates)?;
         report.measure(&group, format!("latency, {}", contract.describe()), "ms", latencies)?;

@@ -129,9 +129,11 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
          what it did late is not counted.",
     );
     report.say("CPU is that of the whole process, nodes and sandboxes included, over the answers.");
-    let mut lines = Vec::new();
+    let (mut lines, mut cpu_lines) = (Vec::new(), Vec::new());
     for cell in cells {
-        lines.extend(sweep(bench, &mut report, *cell, rates)?);
+        let [p50, p99, cpu] = sweep(bench, &mut report, *cell, rates)?;
+        lines.extend([p50, p99]);
+        cpu_lines.push(cpu);
     }
     report.plots.push(Plot {
         name: "latency",
@@ -140,10 +142,17 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Report> {
         y: Axis::log("milliseconds"),
         lines,
     });
+    report.plots.push(Plot {
+        name: "cpu",
+        title: "CPU per cold start against rate".to_owned(),
+        x: Axis::linear("cold starts per second"),
+        y: Axis::log("microseconds"),
+        lines: cpu_lines,
+    });
     report.finish()
 }
 
-fn sweep(bench: &Bench, report: &mut Report, cell: Cell, rates: &[u64]) -> Result<Vec<Line>> {
+fn sweep(bench: &Bench, report: &mut Report, cell: Cell, rates: &[u64]) -> Result<[Line; 3]> {
     let mut found: Vec<(u64, Rate)> = Vec::new();
     let mut reliable = Vec::new();
     for round in 0..bench.rounds.min(3) {
@@ -199,23 +208,25 @@ fn sweep(bench: &Bench, report: &mut Report, cell: Cell, rates: &[u64]) -> Resul
     tell(report, cell, &found, &reliable)
 }
 
-fn tell(report: &mut Report, cell: Cell, found: &[(u64, Rate)], reliable: &[f64]) -> Result<Vec<Line>> {
+fn tell(report: &mut Report, cell: Cell, found: &[(u64, Rate)], reliable: &[f64]) -> Result<[Line; 3]> {
     let group = format!("{} nodes, {} functions", cell.nodes, cell.functions);
-    let (mut p50, mut p99) = (Vec::new(), Vec::new());
+    let (mut p50, mut p99, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
     for (rate, of) in found {
         // Where everything has failed there is no latency, and the CPU went into failures.
         if of.latencies_ms.is_empty() {
             continue;
         }
         let summary = report.measure(&group, format!("latency at {rate}/s"), "ms", &of.latencies_ms)?;
-        report.measure(&group, format!("CPU per cold start at {rate}/s"), "us", &of.cpu_us)?;
+        let of_cpu = report.measure(&group, format!("CPU per cold start at {rate}/s"), "us", &of.cpu_us)?;
+        cpu.push((*rate as f64, of_cpu.p50));
         p50.push((*rate as f64, summary.p50));
         p99.push((*rate as f64, summary.p99));
     }
     if !reliable.is_empty() {
         report.measure(&group, "highest rate with a p99 within 50 ms", "/s", reliable)?;
     }
-    Ok(vec![Line::new(format!("{group}, p50"), p50), Line::new(format!("{group}, p99"), p99)])
+    let line = |what: &str, points| Line::new(format!("{group}{what}"), points);
+    Ok([line(", p50", p50), line(", p99", p99), line("", cpu)])
 }
 
 fn step(platform: &Platform, cell: Cell, rate: u64, quick: bool) -> Result<Step> {

@@ -97,17 +97,15 @@ fn deploy(platform: &Platform, contract: Contract, count: usize) -> Result<Vec<V
         }
     };
     platform.api.upload(&package)?;
-    let names = (0..count).map(|n| format!("sustained-{}-{n}", contract.word()));
-    names
-        .map(|name| {
-            let mut document = FunctionDocument::new(&name, handler.clone());
-            document.code = Some(package.digest.to_string());
-            api::forgets_quickly(&mut document);
-            document.scaling.stable_window = Some(Quantity::from(WINDOW));
-            document.scaling.tick = Some(Quantity::from("50ms"));
-            platform.api.deploy(&document)?;
-            platform.api.prepare(&name)?;
-            Ok(get(&format!("/function/{name}/")))
-        })
-        .collect()
+    let names: Vec<String> = (0..count).map(|n| format!("sustained-{}-{n}", contract.word())).collect();
+    for name in &names {
+        let mut document = FunctionDocument::new(name, handler.clone());
+        document.code = Some(package.digest.to_string());
+        api::forgets_quickly(&mut document);
+        document.scaling.stable_window = Some(Quantity::from(WINDOW));
+        document.scaling.tick = Some(Quantity::from("50ms"));
+        platform.api.deploy(&document)?;
+    }
+    platform.prepare(&names)?;
+    Ok(names.iter().map(|name| get(&format!("/function/{name}/"))).collect())
 }
