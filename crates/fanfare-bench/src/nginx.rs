@@ -37,7 +37,7 @@ impl Nginx {
         fs::write(&config, configuration(dir, http, servers, root)).context(config.display())?;
         let mut command = Command::new(PROGRAM);
         command.arg("-c").arg(&config).arg("-p").arg(dir).arg("-e").arg("stderr");
-        let mut daemon = Daemon::start("nginx", command, &dir.join("nginx.log"), cpus)?;
+        let mut daemon = Daemon::start("nginx", command, &dir.join("nginx.log"), cpus)?.with_children();
         for Server { address, .. } in servers {
             daemon.until("it listens", START_TIMEOUT, || std::net::TcpStream::connect(address).ok())?;
         }

@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::affinity;
 use crate::error::{Context, Error, Result};
+use crate::procfs;
 
 /// Lines of a program's log that are shown when it fails.
 const LOG_LINES: usize = 20;
@@ -24,6 +25,7 @@ pub(crate) struct Daemon {
     child: Child,
     log: PathBuf,
     stopped: bool,
+    with_children: bool,
 }
 
 impl Daemon {
@@ -38,7 +40,13 @@ impl Daemon {
         let err = out.try_clone().context(log.display())?;
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         let child = affinity::with(cpus, || command.spawn().context(format!("start {name}")))?;
-        Ok(Daemon { name: name.to_owned(), child, log: log.to_owned(), stopped: false })
+        Ok(Daemon { name: name.to_owned(), child, log: log.to_owned(), stopped: false, with_children: false })
+    }
+
+    /// Where it is killed, so are those that it has started: it is one that leaves them behind.
+    pub(crate) fn with_children(mut self) -> Daemon {
+        self.with_children = true;
+        self
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -132,8 +140,14 @@ impl Drop for Daemon {
             let _ =
                 writeln!(std::io::stderr(), "{} {ended}, and wrote last:\n{}", self.name, self.log_tail());
         }
+        // While it lives they are known to be its own. It is ended first: it would start others in their place.
+        let runs = self.with_children && matches!(self.child.try_wait(), Ok(None));
+        let children = if runs { procfs::descendants(self.child.id()) } else { Default::default() };
         // Ended already, or ended now: nothing can be done about either failing.
         let _ = self.child.kill();
+        for child in children.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+            let _ = kill_process(child, Signal::KILL);
+        }
         let _ = self.child.wait();
     }
 }
@@ -186,6 +200,25 @@ mod tests {
             .until("up", LIMIT, || fs::read_to_string(&log).is_ok_and(|t| t == "up\n").then_some(()))
             .unwrap();
         assert!(daemon.stop(LIMIT).is_err(), "ended by the signal, not by itself");
+    }
+
+    #[test]
+    fn one_that_is_dropped_takes_its_children_along() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut daemon = shell("sleep 64 & echo up; wait", dir.path()).with_children();
+        let pid = daemon.pid();
+        let of = || procfs::descendants(pid).into_iter().collect::<Vec<_>>();
+        let children = daemon.until("its child", LIMIT, || Some(of()).filter(|of| !of.is_empty())).unwrap();
+        drop(daemon);
+        let begun = Instant::now();
+        let runs = |pid: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        };
+        while children.iter().any(runs) {
+            assert!(begun.elapsed() < LIMIT, "{children:?} run on");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
