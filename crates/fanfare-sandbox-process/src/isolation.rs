@@ -5,6 +5,7 @@ use std::fmt;
 use crate::cgroup::{CgroupVersion, Cgroups};
 use crate::fdmsg;
 use crate::launcher::protocol::Powers;
+use crate::procfs;
 
 /// The version of Landlock that confines signals and abstract sockets.
 const LANDLOCK_SCOPES: i32 = 6;
@@ -81,6 +82,17 @@ impl Isolation {
                         if version >= LANDLOCK_REFER { "signal" } else { "signal and inspect" }
                     ),
                     fix: "a kernel that is Linux 6.12 or newer, with Landlock among its security modules",
+                },
+            },
+            match procfs::keeps_oom_scores() {
+                true => on("out of memory", "the machine ends sandboxes before anything else, which none can undo"),
+                false => Mechanism {
+                    name: "out of memory",
+                    enforced: false,
+                    detail: "a sandbox can undo that a machine without memory ends it before anything else: the daemon \
+                             lacks CAP_SYS_RESOURCE"
+                        .to_owned(),
+                    fix: "run as root with CAP_SYS_RESOURCE, outside of a user namespace",
                 },
             },
             match root {

@@ -133,6 +133,22 @@ pub(crate) fn has_capabilities(pid: i32) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Whether the `oom_score_adj` that this process gives another one is the least that it can give itself from then on: the
+/// kernel asks for `CAP_SYS_RESOURCE` in the first user namespace.
+pub(crate) fn keeps_oom_scores() -> bool {
+    let of = |path| std::fs::read_to_string(path).unwrap_or_default();
+    bounds_oom_scores(&of("/proc/self/status"), &of("/proc/self/uid_map"))
+}
+
+fn bounds_oom_scores(status: &str, uid_map: &str) -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    // The first namespace maps all users to themselves.
+    let first = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    first && effective >> CAP_SYS_RESOURCE & 1 == 1
+}
+
 /// By the sets of the permitted and the effective ones; what cannot be read is not none.
 fn no_capabilities(status: &str) -> bool {
     ["CapPrm:", "CapEff:"].iter().all(|name| {
@@ -191,6 +207,23 @@ mod tests {
         let me = i32::try_from(std::process::id()).unwrap();
         assert_eq!(has_capabilities(me).unwrap(), rustix::process::geteuid().is_root());
         assert_eq!(namespaces(me).unwrap(), namespaces_of_program(me).unwrap());
+    }
+
+    #[test]
+    fn scores_are_bounded_with_the_capability_and_in_the_first_namespace() {
+        let all = "         0          0 4294967295\n";
+        for (set, map, bounded) in [
+            ("000001ffffffffff", all, true),
+            ("000001fffeffffff", all, false),
+            ("0000000001000000", all, true),
+            ("0000000000000000", all, false),
+            ("000001ffffffffff", "0 1000 1\n", false),
+            ("none", all, false),
+        ] {
+            let status = format!("Name:\tfanfare\nCapPrm:\t000001ffffffffff\nCapEff:\t{set}\n");
+            assert_eq!(bounds_oom_scores(&status, map), bounded, "{set} {map}");
+        }
+        assert!(!bounds_oom_scores("", ""));
     }
 
     #[test]
