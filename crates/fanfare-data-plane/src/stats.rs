@@ -1,9 +1,6 @@
 //! Counters, merged when asked for.
 
-use fanfare_dispatch::FunctionQueue;
 use fanfare_types::{FunctionId, FunctionName, Reason};
-
-use crate::function::Counters;
 
 /// What a data plane has done and holds.
 #[derive(Clone, Debug, Default)]
@@ -64,28 +61,23 @@ pub struct FunctionStats {
 }
 
 impl FunctionStats {
-    pub(crate) fn new(
-        function: FunctionId,
-        name: FunctionName,
-        queue: &FunctionQueue,
-        sandboxes: usize,
-        counters: &Counters,
-    ) -> Self {
+    /// Of one to which nothing has happened.
+    pub(crate) fn new(function: FunctionId, name: FunctionName) -> Self {
         FunctionStats {
             function,
             name,
-            in_flight: queue.in_flight(),
-            queued: queue.queued(),
-            sandboxes,
-            arrivals: counters.arrivals,
-            warm: counters.warm,
-            handed_over: counters.handed_over,
-            moved: counters.moved,
-            cold: counters.cold,
-            answered: counters.answered,
-            cut: counters.cut,
-            condemned: counters.condemned,
-            problems: counters.problems.clone(),
+            in_flight: 0,
+            queued: 0,
+            sandboxes: 0,
+            arrivals: 0,
+            warm: 0,
+            handed_over: 0,
+            moved: 0,
+            cold: 0,
+            answered: 0,
+            cut: 0,
+            condemned: 0,
+            problems: Vec::new(),
         }
     }
 }

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fanfare_dispatch::{Command, Event, Handle, Outcome, Why};
-use fanfare_types::{FromDataPlane, SandboxId, Timestamp};
-use parking_lot::MutexGuard;
+use fanfare_dispatch::{Command, Event, FunctionQueue, Handle, Outcome, Why};
+use fanfare_types::{FromDataPlane, FunctionRoute, SandboxId, Timestamp};
+use parking_lot::MappedMutexGuard;
 
 use super::{About, Answer, Counters, DEMAND_INTERVAL, Effects, Function, Inner, Slot, WAITING_KEPT};
 use crate::clock;
+use crate::outlet::Outlet;
 use crate::shared::Shared;
+use crate::stats::FunctionStats;
 use crate::upstream::Upstream;
 
 thread_local! {
@@ -21,7 +23,7 @@ impl Function {
     pub(super) fn step_alone(
         self: &Arc<Self>,
         shared: &Shared,
-        mut inner: MutexGuard<'_, Inner>,
+        mut inner: MappedMutexGuard<'_, Inner>,
         now: Timestamp,
         event: Event,
     ) {
@@ -109,7 +111,7 @@ impl Function {
             let Err(Answer::Slot(slot)) = tell.send(answer) else { continue };
             let event = Event::Finish { sandbox: slot.handle, outcome: Outcome::NeverSent, started: slot.at };
             let mut more = Effects::default();
-            let mut inner = self.inner.lock();
+            let mut inner = self.inner();
             self.step(shared, &mut inner, clock::now(), event, &About::default(), &mut more);
             drop(inner);
             wakes.extend(more.wakes);
@@ -118,6 +120,41 @@ impl Function {
 }
 
 impl Inner {
+    pub(super) fn new(route: &FunctionRoute, seed: u64, outlet: Arc<Outlet>) -> Self {
+        Inner {
+            queue: FunctionQueue::new(route, seed),
+            upstreams: Vec::new(),
+            waiting: HashMap::new(),
+            request_timeout: route.request_timeout,
+            idle_timeout: route.idle_timeout,
+            concurrency: route.concurrency,
+            balance: route.balance,
+            outlet,
+            demanded: Timestamp::ZERO,
+            demand_due: false,
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn stats(&self, function: FunctionStats) -> FunctionStats {
+        let counters = &self.counters;
+        FunctionStats {
+            in_flight: self.queue.in_flight(),
+            queued: self.queue.queued(),
+            sandboxes: self.upstreams.iter().flatten().count(),
+            arrivals: counters.arrivals,
+            warm: counters.warm,
+            handed_over: counters.handed_over,
+            moved: counters.moved,
+            cold: counters.cold,
+            answered: counters.answered,
+            cut: counters.cut,
+            condemned: counters.condemned,
+            problems: counters.problems.clone(),
+            ..function
+        }
+    }
+
     pub(super) fn demand(&mut self, now: Timestamp) {
         self.demanded = now;
         self.demand_due = false;
