@@ -36,6 +36,9 @@ pub(crate) const PREPARE_GRACE: Duration = Duration::from_secs(10);
 pub(crate) const REGISTRY_QUEUE_MAX: usize = 4_096;
 /// Changes on their way to the store.
 pub(crate) const REGISTRY_IN_FLIGHT_MAX: usize = 1_024;
+/// Entries of the store that are read at once when a term begins: what is read to be parsed takes no more memory than
+/// these, however many there are.
+pub(crate) const LOAD_PAGE_ENTRIES: usize = 256;
 /// Ids reserved by one write. Those of a block that a crash leaves unused are never used.
 pub(crate) const ID_BLOCK: u32 = 1_000;
 /// Revisions of one function that are kept, the latest included; besides them those that traffic or a tag names, and the

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fanfare_store::{Entry, SCAN_ENTRIES_MAX, Scan, Store, StoreError};
+use fanfare_store::{Entry, Scan, Store, StoreError};
 use fanfare_types::{FunctionName, FunctionSpec};
 
 use super::entry::{
@@ -12,6 +12,7 @@ use super::entry::{
 use super::secrets::{Secret, secrets_kept};
 use super::{Function, Known, PeerKind, StandIn, history};
 use crate::ControlPlaneError;
+use crate::limits::LOAD_PAGE_ENTRIES;
 
 /// What is found under a subject's key.
 pub(super) enum Kept {
@@ -120,7 +121,7 @@ pub(crate) async fn for_each(
 ) -> Result<(), ControlPlaneError> {
     let mut after = None;
     loop {
-        let scan = Scan { prefix: prefix.to_owned(), after, limit: SCAN_ENTRIES_MAX };
+        let scan = Scan { prefix: prefix.to_owned(), after, limit: LOAD_PAGE_ENTRIES };
         let page = store.scan(scan).await.map_err(|error: StoreError| ControlPlaneError::Store(error))?;
         for (key, entry) in &page.entries {
             take(key, entry)?;
