@@ -186,7 +186,11 @@ impl Streaming {
             Some(Err(error)) => {
                 tracing::debug!(%error, "a response broke off");
                 if let Some(lease) = self.watched.lease() {
-                    let by_client = matches!(&error, Broken::Http1(error) if matches!(error.kind(), ErrorKind::RequestBody(_)));
+                    let by_client = match (&error, &*upstream) {
+                        (Broken::Http1(error), _) => matches!(error.kind(), ErrorKind::RequestBody(_)),
+                        (Broken::Http2(_), Upstream::Http2(answer)) => answer.request_broke_off(),
+                        (Broken::Http2(_), Upstream::Http1(_)) => false,
+                    };
                     lease.fail(if by_client { Outcome::Abandoned } else { Outcome::Broken });
                 }
                 Poll::Ready(Some(Err(Cut::Upstream(error))))

@@ -78,7 +78,8 @@ impl Interim {
         if status == StatusCode::CONTINUE {
             return self.give_leave();
         }
-        if !listening {
+        // A protocol that nobody has asked for is none that could be changed to.
+        if !listening || status == StatusCode::SWITCHING_PROTOCOLS {
             return;
         }
         let mut fields = fields.clone();

@@ -97,6 +97,10 @@ impl Call<'_> {
                 lease.fail(Outcome::Broken);
                 gone.unwrap_or_else(|| self.timed_out(lease))
             }
+            Unanswered::Failed(Failure::Head(why)) => {
+                lease.fail(Outcome::NeverSent);
+                Problem::new(Reason::BadRequest, why)
+            }
             Unanswered::Failed(Failure::Body(why)) => {
                 lease.fail(Outcome::Abandoned);
                 Problem::new(Reason::BadRequest, format!("the request's body broke off: {why}"))
@@ -129,7 +133,7 @@ impl Call<'_> {
         self.client.state.interim.give_leave();
         let head = match self.head_http2(left) {
             Ok(head) => head,
-            Err(why) => return Err(Unanswered::Failed(Failure::Body(why))),
+            Err(why) => return Err(Unanswered::Failed(Failure::Head(why))),
         };
         lease.sending();
         let (connection, informational) = (connection.clone(), self.client.informational.clone());

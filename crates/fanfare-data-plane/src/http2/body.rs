@@ -8,8 +8,18 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http_body::{Body, Frame, SizeHint};
+
+/// Fields that are of a connection and have no place in this protocol (RFC 9113, section 8.2.2).
+pub(super) const OF_CONNECTIONS: [HeaderName; 6] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
 
 /// A body as its peer sends it. A stream that was reset before its end never looks as one that has ended.
 #[derive(Debug)]
@@ -65,18 +75,37 @@ impl Body for Received {
 
 /// Why a body was not sent to its end. Its stream has been reset, by the peer or by us.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unsent<E> {
+pub(crate) enum Unsent<E: Error + 'static> {
     #[error("{0}")]
     Peer(#[from] h2::Error),
     #[error("the stream was closed")]
     Closed,
     #[error("{0}")]
-    Body(E),
+    Body(#[source] E),
+}
+
+/// Takes out what has no place in this protocol.
+pub(super) fn strip_connection(fields: &mut HeaderMap) {
+    for name in OF_CONNECTIONS {
+        fields.remove(name);
+    }
 }
 
 /// Sends a body to its end, as fast as the peer takes it. One that breaks off resets the stream, for the same reason as
 /// its own stream was, if it came on one.
-pub(crate) async fn send<B>(mut body: B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>>
+pub(crate) async fn send<B>(body: B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>>
+where
+    B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
+{
+    let sent = pass_on(body, stream).await;
+    if let Err(error) = &sent {
+        // Also where the library would not take it: the peer must not wait for its end.
+        stream.send_reset(reason(error).unwrap_or(Reason::INTERNAL_ERROR));
+    }
+    sent
+}
+
+async fn pass_on<B>(mut body: B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>>
 where
     B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
 {
@@ -87,10 +116,7 @@ where
         };
         let frame = match poll_fn(next).await? {
             Some(Ok(frame)) => frame,
-            Some(Err(error)) => {
-                stream.send_reset(reason(&error).unwrap_or(Reason::INTERNAL_ERROR));
-                return Err(Unsent::Body(error));
-            }
+            Some(Err(error)) => return Err(Unsent::Body(error)),
             None => return Ok(stream.send_data(Bytes::new(), true)?),
         };
         match frame.into_data() {
@@ -105,7 +131,8 @@ where
                 }
             }
             Err(other) => {
-                let Ok(trailers) = other.into_trailers() else { continue };
+                let Ok(mut trailers) = other.into_trailers() else { continue };
+                strip_connection(&mut trailers);
                 stream.reserve_capacity(0);
                 return Ok(stream.send_trailers(trailers)?);
             }
@@ -123,7 +150,7 @@ fn reason(error: &(dyn Error + 'static)) -> Option<Reason> {
 
 /// Waits until the peer takes more. A byte is asked for, and only now that there is one to send: what a stream has
 /// been given of its connection's window it keeps from the others.
-async fn room<E>(stream: &mut SendStream<Bytes>) -> Result<(), Unsent<E>> {
+async fn room<E: Error + 'static>(stream: &mut SendStream<Bytes>) -> Result<(), Unsent<E>> {
     stream.reserve_capacity(1);
     poll_fn(|cx| {
         while stream.capacity() == 0 {
@@ -139,7 +166,10 @@ async fn room<E>(stream: &mut SendStream<Bytes>) -> Result<(), Unsent<E>> {
 }
 
 /// An error once the peer has reset the stream.
-fn poll_reset<E>(stream: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Result<(), Unsent<E>> {
+fn poll_reset<E: Error + 'static>(
+    stream: &mut SendStream<Bytes>,
+    cx: &mut Context<'_>,
+) -> Result<(), Unsent<E>> {
     match stream.poll_reset(cx) {
         Poll::Ready(reason) => Err(Unsent::Peer(h2::Error::from(reason?))),
         Poll::Pending => Ok(()),

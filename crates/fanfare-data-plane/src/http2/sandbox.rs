@@ -17,7 +17,8 @@ use fanfare_http1::{OnInformational, RequestBody};
 use fanfare_types::limits::REQUEST_HEAD_BYTES_MAX;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
-use http::{Request, Response};
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::{Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
@@ -55,17 +56,26 @@ struct State {
 pub(crate) enum Failure {
     /// It provably never reached user code; with its body if that can be had again.
     Unprocessed(String, Option<RequestBody<Payload>>),
+    /// This protocol has no way to say it.
+    Head(String),
     /// The client's body broke off.
     Body(String),
     /// It may have reached user code.
     Broken(h2::Error),
 }
 
-/// The body of an answer. The request's own goes on being sent to its end, unless this is dropped before its own.
-#[derive(Debug)]
+/// The body of an answer. With it ends the slot, and so the sending of what is left of the request's own.
 pub(crate) struct Answer {
     received: Received,
-    upload: Upload,
+    _upload: Upload,
+    request: Replay,
+}
+
+impl Answer {
+    /// Whether the request's body broke off, which resets the answer, too.
+    pub(crate) fn request_broke_off(&self) -> bool {
+        self.request.failed().is_some()
+    }
 }
 
 /// The sending of a request's body, which ends with this.
@@ -107,11 +117,12 @@ impl Http2 {
     /// Sends a request and waits for the head of its answer; what comes before that is told at once.
     pub(crate) async fn send(
         mut self,
-        head: Request<()>,
+        mut head: Request<()>,
         body: RequestBody<Payload>,
         informational: Arc<dyn OnInformational>,
     ) -> Result<Response<Answer>, Failure> {
         let replay = Replay::new(body);
+        say_length(&mut head, &replay);
         let before = self.state.written.load(Ordering::Relaxed);
         let started = match poll_fn(|cx| self.send.poll_ready(cx)).await {
             Ok(()) => self.send.send_request(head, replay.is_end_stream()),
@@ -137,7 +148,8 @@ impl Http2 {
                 replay.settle();
                 let (parts, stream) = response.into_parts();
                 let received = Received::new(stream, &parts.headers);
-                return Ok(Response::from_parts(parts, Answer { received, upload }));
+                let answer = Answer { received, _upload: upload, request: replay };
+                return Ok(Response::from_parts(parts, answer));
             }
             Err(error) => error,
         };
@@ -148,6 +160,14 @@ impl Http2 {
             return Err(Failure::Unprocessed(error.to_string(), replay.again()));
         }
         Err(Failure::Broken(error))
+    }
+}
+
+/// Says how long a body is, where that is known and not said. Nothing is said of none, where none is usual.
+fn say_length(head: &mut Request<()>, body: &Replay) {
+    let usual = [Method::POST, Method::PUT, Method::PATCH].contains(head.method());
+    if let Some(bytes) = body.size_hint().exact().filter(|bytes| *bytes > 0 || usual) {
+        head.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(bytes));
     }
 }
 
@@ -170,14 +190,6 @@ async fn answer(
 fn is_unprocessed(error: &h2::Error) -> bool {
     let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
     error.is_remote() && (error.is_go_away() || refused)
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if self.received.is_end_stream() {
-            self.upload.0 = None;
-        }
-    }
 }
 
 impl Drop for Upload {
@@ -255,5 +267,29 @@ impl AsyncWrite for Counted {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_body_says_how_long_it_is() {
+        let cases = [
+            (Method::POST, "body", true, Some("4")),
+            (Method::GET, "body", true, Some("4")),
+            (Method::POST, "", true, Some("0")),
+            (Method::GET, "", true, None),
+            (Method::POST, "body", false, None),
+        ];
+        for (method, body, counted, expected) in cases {
+            let mut head = Request::new(());
+            *head.method_mut() = method.clone();
+            let body = RequestBody::new(Payload::kept(Bytes::from_static(body.as_bytes()), counted));
+            say_length(&mut head, &Replay::new(body));
+            let said = head.headers().get(CONTENT_LENGTH).map(|length| length.to_str().unwrap());
+            assert_eq!(said, expected, "{method}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The server's side of a client's connection.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -8,11 +9,10 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use fanfare_types::limits::REQUEST_HEAD_BYTES_MAX;
 use h2::server::{self, Handshake, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, DATE, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONTENT_LENGTH, DATE, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body as _;
 use tokio::time::{Instant, Sleep, sleep};
@@ -26,25 +26,15 @@ use crate::incoming::Incoming;
 
 /// Streams of one connection at once.
 const STREAMS_MAX: u32 = 1_024;
-/// Bytes of a header list, which counts 32 more for each field; larger ones are refused with 431 by the protocol.
-const HEADER_LIST_BYTES_MAX: u32 = 96 * 1024;
-/// Bytes of one request, and of all on a connection, that may come before they are read.
-const WINDOW_BYTES: u32 = 1024 * 1024;
-/// Fields that are of a connection and have no place in this protocol (RFC 9113, section 8.2.2).
-const OF_CONNECTIONS: [HeaderName; 6] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
-
+/// Bytes of one request that may come before they are read.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// The same of all on a connection: a few uploads that wait for a slot do not hold up the others.
+const CONNECTION_WINDOW_BYTES: u32 = 8 * STREAM_WINDOW_BYTES;
 /// A connection that answers requests with `serve`, each on a task of its own, until it ends.
 pub(crate) struct Connection<S> {
     state: State,
     client: Rc<Client>,
-    serve: Rc<S>,
+    serve: Box<S>,
     /// How long a client may be silent before it is asked, and after that.
     silence_max: Duration,
     leaving: bool,
@@ -62,13 +52,14 @@ where
 {
     pub(crate) fn new(stream: Refusals, client: Rc<Client>, serve: S, silence_max: Duration) -> Self {
         let handshake = server::Builder::new()
-            .initial_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_concurrent_streams(STREAMS_MAX)
-            .max_header_list_size(HEADER_LIST_BYTES_MAX)
+            // It counts 32 more for each field.
+            .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
             .handshake(stream);
         let state = State::Beginning(handshake);
-        Connection { state, client, serve: Rc::new(serve), silence_max, leaving: false }
+        Connection { state, client, serve: Box::new(serve), silence_max, leaving: false }
     }
 
     /// Takes no more requests, and ends with the last answer.
@@ -87,9 +78,9 @@ where
         client.state.begin(parts.version, expects);
         let stream = Stream { state: client.state.clone(), expects, respond };
         let request = Request::from_parts(parts, Incoming::Http2(body));
-        let serve = self.serve.clone();
+        // Here, and not on its task: the connection is in use from now on.
+        let answer = (self.serve)(client, request);
         tokio::task::spawn_local(async move {
-            let answer = serve(client, request);
             if let Err(error) = stream.answer(answer).await {
                 tracing::debug!(%error, "a stream ended early");
             }
@@ -222,16 +213,27 @@ impl Drop for Stream {
     }
 }
 
+/// The time of day as an answer says it, made once a second.
+fn date() -> HeaderValue {
+    thread_local! {
+        static LAST: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    LAST.with_borrow_mut(|(last, text)| {
+        if *last != second
+            && let Ok(new) = HeaderValue::try_from(httpdate::fmt_http_date(now))
+        {
+            (*last, *text) = (second, new);
+        }
+        text.clone()
+    })
+}
+
 /// Makes the fields of an answer those of this protocol; `body` is what follows.
 fn complete(fields: &mut HeaderMap, body: Option<&Body>) {
-    for name in OF_CONNECTIONS {
-        fields.remove(name);
-    }
-    if !fields.contains_key(DATE)
-        && let Ok(now) = HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now()))
-    {
-        fields.insert(DATE, now);
-    }
+    body::strip_connection(fields);
+    fields.entry(DATE).or_insert_with(date);
     if let Some(length) = body.and_then(|body| body.size_hint().exact()) {
         fields.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
@@ -239,7 +241,10 @@ fn complete(fields: &mut HeaderMap, body: Option<&Body>) {
 
 #[cfg(test)]
 mod tests {
+    use http::header::HeaderName;
+
     use super::*;
+    use crate::http2::body::OF_CONNECTIONS;
 
     #[test]
     fn answers_lose_what_is_of_a_connection_and_get_what_they_lack() {

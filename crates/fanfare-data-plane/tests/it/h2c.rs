@@ -275,6 +275,61 @@ async fn resets_and_deadlines_in_mid_stream_reset_the_clients_stream() {
     }
 }
 
+/// `Keep-Alive` is a field like any other in a trailer of HTTP/1.1, and none of HTTP/2.
+#[tokio::test]
+async fn trailers_with_fields_of_connections_cost_nobody_anything() {
+    let (rig, _control, sandbox) = world(|_| {}).await;
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    let said = "POST /function/hello HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nkeep-alive: x\r\nx-own: kept\r\n\r\n";
+    client.write_all(said.as_bytes()).await.unwrap();
+    let mut connection = sandbox.accept().await;
+    let (request, respond) = next(&mut connection).await;
+    drive(connection);
+    let mut body = request.into_body();
+    assert_eq!(within("a body", body.data()).await.unwrap().unwrap(), "body");
+    let trailers = within("trailers", body.trailers()).await.unwrap().unwrap();
+    assert_eq!((trailers.len(), &trailers["x-own"]), (1, &"kept".parse().unwrap()));
+    ok(respond, "done");
+    let mut received = String::new();
+    within("an answer", client.read_to_string(&mut received)).await.unwrap();
+    assert!(received.starts_with("HTTP/1.1 200 OK\r\n") && received.ends_with("done"), "{received}");
+}
+
+#[tokio::test]
+async fn a_client_whose_body_breaks_off_after_the_answer_has_begun_condemns_nothing() {
+    let (rig, mut control, sandbox) = world(|_| {}).await;
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let (mut client, driven) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(driven);
+    let (response, mut upload) =
+        client.send_request(Request::post("http://hello/").body(()).unwrap(), false).unwrap();
+    let mut connection = sandbox.accept().await;
+    let (_request, mut respond) = next(&mut connection).await;
+    let mut answer = respond.send_response(Response::new(()), false).unwrap();
+    drive(connection);
+    let response = within("a head", response).await.unwrap();
+    upload.send_reset(h2::Reason::CANCEL);
+    let reset = within("the reset", std::future::poll_fn(|cx| answer.poll_reset(cx))).await.unwrap();
+    assert_eq!(reset, h2::Reason::CANCEL);
+    drop(response);
+    assert_eq!(control.condemned().await, (1, Condemned::Abandoned));
+}
+
+#[tokio::test]
+async fn a_change_of_protocol_that_nobody_asked_for_is_not_passed_on() {
+    let (rig, _control, sandbox) = world(|_| {}).await;
+    let mut client = TcpStream::connect(rig.address()).await.unwrap();
+    client.write_all(b"GET /function/hello HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut connection = sandbox.accept().await;
+    let (_, mut respond) = next(&mut connection).await;
+    respond.send_informational(Response::builder().status(101).body(()).unwrap()).unwrap();
+    ok(respond, "done");
+    drive(connection);
+    let mut received = String::new();
+    within("an answer", client.read_to_string(&mut received)).await.unwrap();
+    assert!(received.starts_with("HTTP/1.1 200 OK\r\n"), "{received}");
+}
+
 #[tokio::test]
 async fn early_hints_of_a_function_that_speaks_http2_pass_to_any_client() {
     let (rig, _control, sandbox) = world(|_| {}).await;
