@@ -13,7 +13,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use fanfare_policy::{IdleFunction, PlaceReason, Placed, choose_victims, evictable};
-use fanfare_types::{FunctionId, FunctionSpec, NodeId, Resources, SandboxId, Timestamp, ToNode};
+use fanfare_types::{FunctionId, FunctionSpec, NodeId, Resources, SandboxId, Stages, Timestamp, ToNode};
 use smallvec::SmallVec;
 
 use crate::Command;
@@ -95,10 +95,8 @@ impl Engine {
                     ordered_at: now,
                     ready_at: Timestamp::ZERO,
                     overdue_at,
-                    decide: cause.deciding,
-                    place: Duration::ZERO,
                     endpoint: None,
-                    stages: None,
+                    stages: Some(Box::new(Stages { decide: cause.deciding, ..Stages::default() })),
                     cpu_milli: None,
                     leases: SmallVec::new(),
                 },

@@ -22,7 +22,8 @@ use crate::{Command, EngineConfig, Event};
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
-    pub(crate) sandboxes: BTreeMap<SandboxId, Sandbox>,
+    /// Boxed: ids only grow, which leaves a map's leaves little more than half full.
+    pub(crate) sandboxes: BTreeMap<SandboxId, Box<Sandbox>>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) data_planes: BTreeMap<DataPlaneId, DataPlane>,
     pub(crate) ledger: Ledger,
@@ -209,8 +210,9 @@ impl Engine {
 
     /// Tells how long the step that ordered `sandbox` took: its `place` stage.
     pub fn note_placed(&mut self, sandbox: SandboxId, took: Duration) {
-        if let Some(record) = self.sandboxes.get_mut(&sandbox) {
-            record.place = took;
+        let record = self.sandboxes.get_mut(&sandbox);
+        if let Some(stages) = record.and_then(|record| record.stages.as_mut()) {
+            stages.place = took;
         }
     }
 
@@ -333,7 +335,7 @@ impl Engine {
         }
         self.count_on_node(sandbox.node, sandbox.revision);
         let overdue_at = sandbox.overdue_at;
-        self.sandboxes.insert(id, sandbox);
+        self.sandboxes.insert(id, Box::new(sandbox));
         self.arm_overdue(id, overdue_at);
         self.refresh_free(id);
     }
@@ -376,7 +378,7 @@ impl Engine {
 
     /// Forgets a sandbox that has ended: record, counts, reservation, timer.
     pub(crate) fn forget_sandbox(&mut self, id: SandboxId) -> Option<Sandbox> {
-        let sandbox = self.sandboxes.remove(&id)?;
+        let sandbox = *self.sandboxes.remove(&id)?;
         self.timers.remove(&(sandbox.overdue_at, Timer::Overdue(id)));
         self.ledger.release(sandbox.node, sandbox.request);
         self.note_room();

@@ -51,12 +51,10 @@ impl Engine {
         }
         let took = now.since(sandbox.ordered_at);
         sandbox.ready_at = now;
-        sandbox.stages = Some(Box::new(Stages {
-            decide: sandbox.decide,
-            place: sandbox.place,
-            transfer: took.saturating_sub(on_node.on_node()),
-            ..on_node
-        }));
+        let stages = sandbox.stages.get_or_insert_default();
+        let Stages { decide, place, .. } = **stages;
+        let transfer = took.saturating_sub(on_node.on_node());
+        **stages = Stages { decide, place, transfer, ..on_node };
         let (revision, for_demand) = (sandbox.revision, sandbox.for_demand);
         self.set_phase(id, Phase::Ready);
         let Some(function) = self.functions.get_mut(&revision.function) else { return };
@@ -225,8 +223,8 @@ impl Engine {
     /// Stops a retiring sandbox all of whose slots are back. Of a quarantined one that is not known: whoever holds the
     /// rest may not have spoken yet.
     pub(crate) fn stop_if_returned(&mut self, now: Timestamp, id: SandboxId, out: &mut Vec<Command>) {
-        let returned = |s: &&Sandbox| s.phase == Phase::Retiring && s.leased() == 0 && !s.quarantined;
-        if let Some(sandbox) = self.sandboxes.get(&id).filter(returned) {
+        let returned = |s: &Sandbox| s.phase == Phase::Retiring && s.leased() == 0 && !s.quarantined;
+        if let Some(sandbox) = self.sandboxes.get(&id).filter(|s| returned(s)) {
             let idle = !sandbox.condemned && !sandbox.written_off;
             let mode = if idle { StopMode::Graceful } else { StopMode::Kill };
             self.stop(now, id, mode, out);

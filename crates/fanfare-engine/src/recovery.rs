@@ -74,8 +74,6 @@ impl Engine {
             ordered_at: now,
             ready_at: now,
             overdue_at: Timestamp::MAX,
-            decide: Default::default(),
-            place: Default::default(),
             endpoint: record.endpoint,
             stages: None,
             cpu_milli: None,

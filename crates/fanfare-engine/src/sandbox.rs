@@ -1,7 +1,6 @@
 //! One sandbox, as the control plane remembers it. At most 256 bytes with everything it points to.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fanfare_types::{DataPlaneId, NodeId, Resources, RevisionId, Stages, Timestamp};
 use smallvec::SmallVec;
@@ -44,10 +43,8 @@ pub(crate) struct Sandbox {
     pub(crate) ready_at: Timestamp,
     /// When it has been in its phase for too long; [`Timestamp::MAX`]: never.
     pub(crate) overdue_at: Timestamp,
-    pub(crate) decide: Duration,
-    pub(crate) place: Duration,
     pub(crate) endpoint: Option<Arc<str>>,
-    /// Of its start, until the first data plane has been told.
+    /// As far as they are known of its start, until the first data plane has been told.
     pub(crate) stages: Option<Box<Stages>>,
     /// Last reported CPU use, in thousandths; `None` until the first report.
     pub(crate) cpu_milli: Option<f32>,
@@ -102,6 +99,6 @@ mod unit {
     #[test]
     fn a_record_is_small() {
         // The budget per sandbox is 256 bytes with the maps' share and the endpoint's text.
-        assert!(size_of::<Sandbox>() <= 192, "{}", size_of::<Sandbox>());
+        assert!(size_of::<Sandbox>() <= 128, "{}", size_of::<Sandbox>());
     }
 }
