@@ -143,7 +143,7 @@ impl Engine {
             }
             let knows = |function: &Function| function.told.contains(id);
             // One that is being prepared outlives its function.
-            let known = |r: &RevisionId| self.functions.get(&r.function).is_some_and(knows);
+            let known = |r: &RevisionId| self.functions.get(&r.function).is_some_and(|f| knows(f));
             let forgotten = |r: &&RevisionId| !known(r) && self.preparing.get(r) != Some(id);
             node.told.iter().find(forgotten).map(|r| format!("{id} was told of {r}, and that is forgotten"))
         })

@@ -21,8 +21,9 @@ use crate::{Command, EngineConfig, Event};
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) config: EngineConfig,
-    pub(crate) functions: BTreeMap<FunctionId, Function>,
     /// Boxed: ids only grow, which leaves a map's leaves little more than half full.
+    pub(crate) functions: BTreeMap<FunctionId, Box<Function>>,
+    /// Boxed for the same reason.
     pub(crate) sandboxes: BTreeMap<SandboxId, Box<Sandbox>>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) data_planes: BTreeMap<DataPlaneId, DataPlane>,

@@ -146,7 +146,7 @@ impl Engine {
         }
         let function_id = sandbox.revision.function;
         let outdated = |f: &crate::function::Function| f.removed || f.revision != sandbox.revision.number;
-        if self.functions.get(&function_id).is_some_and(outdated) {
+        if self.functions.get(&function_id).is_some_and(|f| outdated(f)) {
             self.drop_unused_revisions_on(sandbox.node, function_id, out);
         }
         let current = self.functions.get(&function_id).is_some_and(|f| f.revision == sandbox.revision.number);

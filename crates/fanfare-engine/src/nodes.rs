@@ -182,8 +182,8 @@ impl Engine {
             // A node has come that could.
             return self.prepare_requested(now, revision, spec, out);
         };
-        let current = |f: &&mut Function| f.revision == revision.number;
-        if let Some(function) = self.functions.get_mut(&revision.function).filter(current) {
+        let current = |f: &Function| f.revision == revision.number;
+        if let Some(function) = self.functions.get_mut(&revision.function).filter(|f| current(f)) {
             function.last_failure = Some(Box::new(LastFailure { at: now, failure: failure.clone() }));
         }
         out.push(unprepared(revision, failure));

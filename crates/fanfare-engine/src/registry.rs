@@ -41,7 +41,7 @@ impl Engine {
             }
             self.drop_unused_revisions(id.function, out);
         } else {
-            self.functions.insert(id.function, Function::new(spec, id.number));
+            self.functions.insert(id.function, Box::new(Function::new(spec, id.number)));
             self.assign_owner(id.function, out);
         }
         let reachable = self.functions.get(&id.function).is_some_and(|f| f.reachable(id.function));
@@ -61,7 +61,7 @@ impl Engine {
         let minimum = spec.scaling.min;
         let reach = self.functions.get(&id.function).map(|f| f.reach.clone()).unwrap_or_default();
         let function = Function { kept: true, reach, ..Function::new(spec, id.number) };
-        self.functions.insert(id.function, function);
+        self.functions.insert(id.function, Box::new(function));
         self.assign_owner(id.function, out);
         if minimum > 0 || self.always_wants_some(id.function) {
             self.begin_initial(now, id.function, minimum, out);

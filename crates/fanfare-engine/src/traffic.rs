@@ -83,7 +83,7 @@ impl Engine {
     ) {
         let unit = Function { reach: Reach::Unit, ..Function::new(spec.clone(), id.number) };
         self.tell_all_data_planes(&ToDataPlane::Functions(vec![unit.route(id.function)]), out);
-        self.functions.insert(id.function, unit);
+        self.functions.insert(id.function, Box::new(unit));
         // Its first sandboxes were started when it was the latest: what holds now is its minimum.
         self.function_kept(now, id, spec, out);
         if let Some(unit) = self.functions.get_mut(&id.function) {
@@ -158,7 +158,9 @@ impl Engine {
             if self.serving(unit) >= wanted {
                 continue;
             }
-            let Some(active) = self.functions.get_mut(&unit).map(Function::active_mut) else { continue };
+            let Some(active) = self.functions.get_mut(&unit).map(|function| function.active_mut()) else {
+                continue;
+            };
             active.desired = active.desired.max(wanted);
             active.hold_until = active.hold_until.max(until);
             active.autoscaler.adopt(now, wanted);
