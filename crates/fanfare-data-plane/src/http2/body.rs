@@ -4,6 +4,7 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
@@ -11,6 +12,9 @@ use http::HeaderMap;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http_body::{Body, Frame, SizeHint};
 
+/// How long, and for how many bytes, a request is read on that was answered before its end.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 1024 * 1024;
 /// Fields that are of a connection and have no place in this protocol (RFC 9113, section 8.2.2).
 pub(super) const OF_CONNECTIONS: [HeaderName; 6] = [
     CONNECTION,
@@ -24,19 +28,52 @@ pub(super) const OF_CONNECTIONS: [HeaderName; 6] = [
 /// A body as its peer sends it. A stream that was reset before its end never looks as one that has ended.
 #[derive(Debug)]
 pub(crate) struct Received {
-    stream: RecvStream,
+    /// Taken by the drop.
+    stream: Option<RecvStream>,
+    lingers: bool,
     /// What is still to come, where that was said.
     left: Option<u64>,
     data_ended: bool,
 }
 
 impl Received {
-    /// The body of a message with these fields.
-    pub(crate) fn new(stream: RecvStream, fields: &HeaderMap) -> Self {
+    /// The body of a request with these fields. What is left of it when this is dropped is read for a moment for
+    /// nothing: the stream is reset then, and some clients (curl 7.88) make nothing of an answer that came just before.
+    pub(crate) fn of_request(stream: RecvStream, fields: &HeaderMap) -> Self {
+        let mut received = Received::of_answer(stream, fields);
+        received.lingers = true;
+        received
+    }
+
+    /// The body of an answer with these fields.
+    pub(crate) fn of_answer(stream: RecvStream, fields: &HeaderMap) -> Self {
         // What an answer to HEAD says is of another one's body.
         let said = || fields.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
         let left = if stream.is_end_stream() { Some(0) } else { said() };
-        Received { stream, left, data_ended: false }
+        Received { stream: Some(stream), lingers: false, left, data_ended: false }
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take()
+            && self.lingers
+            && !stream.is_end_stream()
+        {
+            tokio::task::spawn_local(tokio::time::timeout(LINGER, pass_over(stream)));
+        }
+    }
+}
+
+/// Reads for nothing, until the end, an error, or so much that the client must have seen its answer.
+async fn pass_over(mut stream: RecvStream) {
+    let mut left = LINGER_BYTES_MAX;
+    while let Some(Ok(data)) = stream.data().await {
+        let Some(fewer) = left.checked_sub(data.len()) else { break };
+        left = fewer;
+        if stream.flow_control().release_capacity(data.len()).is_err() {
+            break;
+        }
     }
 }
 
@@ -49,11 +86,12 @@ impl Body for Received {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         let this = self.get_mut();
+        let Some(stream) = &mut this.stream else { return Poll::Ready(None) };
         if !this.data_ended {
-            match ready!(this.stream.poll_data(cx)) {
+            match ready!(stream.poll_data(cx)) {
                 Some(Ok(data)) => {
                     // What is read here is on its way, or its reader would not have read.
-                    let released = this.stream.flow_control().release_capacity(data.len());
+                    let released = stream.flow_control().release_capacity(data.len());
                     this.left = this.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(released.map(|()| Frame::data(data))));
                 }
@@ -61,11 +99,11 @@ impl Body for Received {
                 None => this.data_ended = true,
             }
         }
-        this.stream.poll_trailers(cx).map(|trailers| Some(trailers.transpose()?.map(Frame::trailers)))
+        stream.poll_trailers(cx).map(|trailers| Some(trailers.transpose()?.map(Frame::trailers)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.stream.is_end_stream()
+        self.stream.as_ref().is_none_or(RecvStream::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -147,7 +147,7 @@ impl Http2 {
             Ok(response) => {
                 replay.settle();
                 let (parts, stream) = response.into_parts();
-                let received = Received::new(stream, &parts.headers);
+                let received = Received::of_answer(stream, &parts.headers);
                 let answer = Answer { received, _upload: upload, request: replay };
                 return Ok(Response::from_parts(parts, answer));
             }

@@ -73,7 +73,7 @@ where
     fn begin(&self, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
         let client = Rc::new(self.client.on_stream());
         let (parts, stream) = request.into_parts();
-        let body = Received::new(stream, &parts.headers);
+        let body = Received::of_request(stream, &parts.headers);
         let expects = headers::expects_leave(&parts.headers) && !body.is_end_stream();
         client.state.begin(parts.version, expects);
         let stream = Stream { state: client.state.clone(), expects, respond };

@@ -89,6 +89,35 @@ async fn a_client_that_sends_on_gets_the_refusal() {
     );
 }
 
+/// Some clients make nothing of an answer right behind which their stream is reset.
+#[tokio::test]
+async fn a_refused_request_of_http2_may_come_to_its_end() {
+    let (rig, _sandbox, _control) = rig().await;
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let (mut client, driven) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(driven);
+    let part = || bytes::Bytes::from(vec![b'x'; 30_000]);
+    for ends in [true, false] {
+        let request = Request::post("http://none.test/").body(()).unwrap();
+        let (response, mut upload) = client.send_request(request, false).unwrap();
+        upload.send_data(part(), false).unwrap();
+        let response = within("a response", response).await.unwrap();
+        assert_eq!(response.status(), 404);
+        let mut body = response.into_body();
+        while let Some(data) = within("its document", body.data()).await {
+            data.unwrap();
+        }
+        if ends {
+            upload.send_data(part(), true).unwrap();
+            client = within("room", client.ready()).await.unwrap();
+            continue;
+        }
+        // Not for ever.
+        let reset = std::future::poll_fn(|cx| upload.poll_reset(cx));
+        assert_eq!(within("the reset", reset).await.unwrap(), h2::Reason::NO_ERROR);
+    }
+}
+
 #[tokio::test]
 async fn http2_ends_the_stream_alone() {
     let (rig, _sandbox, _control) = rig().await;
