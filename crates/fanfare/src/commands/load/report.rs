@@ -82,11 +82,12 @@ impl Report {
         rows.extend(latency_rows(totals));
         rows.push(row("service", totals.service_ms.map_or_else(none, millis), "from sent to answered"));
         let ordered = self.used.sandboxes_ordered.map_or_else(none, |count| count.to_string());
-        let note = format!(
-            "{} answered; {} were cold",
-            totals.sandboxes_seen,
-            counted(totals.counts.cold, "answer")
-        );
+        // Only the built-in function says which sandbox it is.
+        let seen = match totals.sandboxes_seen {
+            0 => String::new(),
+            seen => format!("{seen} answered; "),
+        };
+        let note = format!("{seen}cold: {}", counted(totals.counts.cold, "answer"));
         rows.push(row("sandboxes made", ordered, &note));
         for process in &self.used.cpu {
             let what = format!("CPU of {}", process.role);
