@@ -180,8 +180,10 @@ impl AsyncRead for ClientStream {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-        if let Some(last) = this.state.turn.settled() {
-            this.heard.note(last, &buf.filled()[before..]);
+        let read = &buf.filled()[before..];
+        match this.state.turn.settled() {
+            Some(last) => this.heard.note(last, read),
+            None => this.heard.note_other(read),
         }
         if buf.filled().len() > before || buf.remaining() == 0 {
             return Poll::Ready(Ok(()));

@@ -22,6 +22,8 @@ pub(crate) struct Heard {
     bytes: Vec<u8>,
     /// How many requests had come before.
     requests: u64,
+    /// Its beginning may have come with the request before it, and is not here.
+    cut: bool,
 }
 
 impl Heard {
@@ -29,6 +31,7 @@ impl Heard {
     pub(crate) fn note(&mut self, requests: u64, read: &[u8]) {
         if requests != self.requests {
             self.requests = requests;
+            self.cut |= memchr::memmem::find(&self.bytes, b"\r\n\r\n") != self.bytes.len().checked_sub(4);
             self.bytes.clear();
             self.bytes.shrink_to(HEARD_BYTES_KEPT);
         }
@@ -36,8 +39,14 @@ impl Heard {
         self.bytes.extend_from_slice(&read[..read.len().min(room)]);
     }
 
+    /// Something was read while a request was under way: the rest of its body, or more.
+    pub(crate) fn note_other(&mut self, read: &[u8]) {
+        self.cut |= !read.is_empty();
+    }
+
+    /// From its beginning; nothing where that is not known to be here.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        if self.cut { &[] } else { &self.bytes }
     }
 }
 
@@ -151,11 +160,31 @@ mod tests {
         heard.note(0, b"GET /1");
         heard.note(0, b" HTTP/1.1");
         assert_eq!(heard.bytes(), b"GET /1 HTTP/1.1");
-        heard.note(1, &[b'x'; 100_000]);
-        heard.note(1, b"y");
+        heard.note(0, b"\r\n\r\n");
+        heard.note(1, b"GET /2\r\n\r\n");
+        heard.note(2, &[b'x'; 100_000]);
+        heard.note(2, b"y");
         assert_eq!(heard.bytes(), [b'x'; HEARD_BYTES_MAX]);
-        heard.note(2, b"z");
-        assert!(heard.bytes() == b"z" && heard.bytes.capacity() <= HEARD_BYTES_KEPT);
+        heard.note(3, b"z");
+        assert!(heard.bytes.capacity() <= HEARD_BYTES_KEPT);
+    }
+
+    #[test]
+    fn what_does_not_begin_here_is_not_judged() {
+        let good = b"GET / HTTP/1.1\r\n\r\n".as_slice();
+        let mut heard = Heard::default();
+        heard.note(0, good);
+        heard.note(1, b"a b HTTP/9\r\n");
+        assert_eq!(heard.bytes(), b"a b HTTP/9\r\n");
+        let mut heard = Heard::default();
+        heard.note(0, &[good, b"POST / HTTP/1.1\r\nx: "].concat());
+        heard.note(1, b"a b HTTP/9\r\n");
+        assert_eq!(heard.bytes(), b"");
+        let mut heard = Heard::default();
+        heard.note(0, good);
+        heard.note_other(b"GET ");
+        heard.note(1, b"a b HTTP/9\r\n");
+        assert_eq!(heard.bytes(), b"");
     }
 
     #[test]
