@@ -402,6 +402,7 @@ mod tests {
                 "{toml}: {failure}"
             );
             let hint = failure.next.unwrap_or_default();
+            assert!(!hint.is_empty() || !named.contains("TOML parse error"), "{toml}");
             let expected = meant.iter().any(|wrong| toml.contains(wrong));
             assert_eq!(
                 hint.starts_with("did you mean"),

@@ -107,7 +107,9 @@ impl Http {
 
 fn send_failure(server: &str, error: &Error) -> Failure {
     if error.is_connect() {
-        Failure::platform(format!("cannot connect to {server}: {}", root_cause(error)))
+        // A word alone is seldom meant as a name, but that is what it is.
+        let read_as = if server.contains(':') { "" } else { ", read as a machine's name, at port 80" };
+        Failure::platform(format!("cannot connect to {server}{read_as}: {}", root_cause(error)))
     } else {
         Failure::platform(format!("{server} broke off before it answered: {}", root_cause(error)))
             .unanswered()

@@ -40,7 +40,11 @@ impl<'a> SettingsFile<'a> {
 
     /// Its content, all of whose keys are settings.
     pub(crate) fn table(&self) -> Result<toml::Table, Failure> {
-        let malformed = |e: toml::de::Error| Failure::usage(format!("{}: {e}", self.path.display()));
+        let malformed = |e: toml::de::Error| {
+            Failure::usage(format!("{}: {e}", self.path.display())).next(
+                "mend that line: it is TOML, where texts stand in quotes (docs/functions.md has an example)",
+            )
+        };
         let parsed = DeTable::parse(&self.text).map_err(malformed)?;
         self.check_keys(parsed.get_ref(), &[])?;
         self.text.parse().map_err(malformed)

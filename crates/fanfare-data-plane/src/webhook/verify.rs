@@ -40,6 +40,8 @@ pub(crate) enum Unverified {
         "the time in the signature is more than {0:?} from now: it was sent too long ago, or a clock is wrong"
     )]
     Time(Duration),
+    #[error("the token is not right: the sender has another secret")]
+    WrongToken,
     #[error("the {0} is not right: the sender has another secret, or the body was changed on its way")]
     Wrong(&'static str),
     #[error("the secret is none of this scheme: {0}")]
@@ -226,7 +228,7 @@ fn token(key: &[u8], sent: Sent<'_>) -> Result<Option<String>, Unverified> {
         }
     };
     if !is_right {
-        return Err(Unverified::Wrong("token"));
+        return Err(Unverified::WrongToken);
     }
     delivery(sent.headers, &WEBHOOK_ID, "webhook-id")
 }

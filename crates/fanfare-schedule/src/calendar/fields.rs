@@ -38,11 +38,21 @@ const FIELDS: [Field; 6] = [
     },
 ];
 
-/// What is wrong with a number or a name in one of the fields, if that is what is wrong.
+/// What is wrong with the number of fields, or with a number or a name in one of them, if that is what is wrong.
 pub(super) fn wrong(expression: &str) -> Option<String> {
     let given: Vec<&str> = expression.split_whitespace().collect();
-    // Of `@daily` and its kin, and of what has another number of fields, the parser speaks.
-    let fields = FIELDS.get(FIELDS.len().checked_sub(given.len())?..).filter(|_| given.len() >= 5)?;
+    // Of `@daily` and its kin the parser speaks.
+    if given.first().is_some_and(|first| first.starts_with('@')) {
+        return None;
+    }
+    let fields = FIELDS.len().checked_sub(given.len()).filter(|_| given.len() >= 5);
+    let Some(fields) = fields.and_then(|first| FIELDS.get(first..)) else {
+        return Some(format!(
+            "the number of its fields is {}; it may be 5 (minute, hour, day of the month, month, day of the week), or 6 with \
+             the second before them",
+            given.len()
+        ));
+    };
     fields.iter().zip(given).find_map(|(field, given)| {
         let bad = given.split(',').find_map(|item| bad_part(field, item))?;
         Some(format!("the {} is {bad:?}; it may be {}", field.what, field.allowed))

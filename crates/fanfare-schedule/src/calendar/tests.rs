@@ -89,6 +89,8 @@ fn instants_are_shown_by_their_own_clock() {
 #[test]
 fn a_field_has_its_bounds_and_no_other_fields_names() {
     for (expression, says) in [
+        ("1 2 * *", "the number of its fields is 4; it may be 5 (minute, hour, day of the month"),
+        ("* * * * * * *", "the number of its fields is 7; it may be 5"),
         ("60 * * * *", "the minute is \"60\"; it may be 0 to 59"),
         ("* 24 * * *", "the hour is \"24\"; it may be 0 to 23"),
         ("0 0 0 * *", "the day of the month is \"0\"; it may be 1 to 31, L or W"),

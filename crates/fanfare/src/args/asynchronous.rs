@@ -23,7 +23,8 @@ pub(crate) struct LaterArgs {
     #[arg(long = "async")]
     pub(crate) later: bool,
     /// How the id is printed.
-    #[arg(short, long, value_enum, value_name = "FORMAT", requires = "later")]
+    // What it needs is checked where it can be said why.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub(crate) output: Option<Output>,
     // Its result is waited for apart, by its id.
     #[arg(long = "wait", hide = true, num_args = 0..=1, default_missing_value = "", value_name = "DURATION",
@@ -48,6 +49,20 @@ pub(crate) struct LaterArgs {
 }
 
 impl LaterArgs {
+    /// Whether what is given belongs together.
+    ///
+    /// # Errors
+    /// A format for an id, where there is none.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self.output {
+            Some(_) if !self.later => Err(Failure::usage(
+                "-o says how the id of an asynchronous call is printed, and this call is waited for",
+            )
+            .next("leave -o out: the function's answer is printed as it came; or call with --async")),
+            _ => Ok(()),
+        }
+    }
+
     /// The same as header fields.
     pub(crate) fn fields(&self) -> Result<Vec<(HeaderName, HeaderValue)>, Failure> {
         let texts = [

@@ -34,13 +34,13 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Where functions are called.
-    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
     /// Where the control API listens. Anyone who reaches it may do anything.
-    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) api_listen: SocketAddr,
     /// Where more nodes and data planes connect.
-    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) grpc_listen: SocketAddr,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
@@ -86,13 +86,13 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) dirs: DirArgs,
     /// Where functions are, or are to be, called.
-    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
     /// Where the control API listens, or is to.
-    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) api_listen: SocketAddr,
     /// Where nodes and data planes connect, or are to.
-    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) grpc_listen: SocketAddr,
     #[command(flatten)]
     pub(crate) output: ReportOutputArgs,
@@ -115,10 +115,10 @@ pub(crate) struct ControlPlaneArgs {
     #[arg(long, default_value = "control-plane")]
     pub(crate) name: String,
     /// Where the control API listens. Anyone who reaches it may do anything.
-    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = API_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) api_listen: SocketAddr,
     /// Where nodes and data planes connect. Anyone who reaches it may join.
-    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = LINK_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) grpc_listen: SocketAddr,
     #[command(flatten)]
     pub(crate) dirigent: DirigentArgs,
@@ -135,7 +135,7 @@ pub(crate) struct DataPlaneArgs {
     #[command(flatten)]
     pub(crate) join: JoinArgs,
     /// Where functions are called.
-    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS")]
+    #[arg(long, default_value_t = DATA_PLANE_ADDRESS, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
     /// Where clients and other data planes reach it [default: where it listens].
     #[arg(long, value_name = "HOST:PORT")]
@@ -151,7 +151,7 @@ pub(crate) struct DataPlaneArgs {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = whole::<0, 1_024>)]
     pub(crate) threads: u32,
     /// Where GET /metrics is answered, for Prometheus [default: nowhere]. Whoever reaches it learns functions' names.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
@@ -377,6 +377,11 @@ impl CapacityArgs {
             beyond(self.resources(), there).iter().for_each(|more| printer.warning(more));
         }
     }
+}
+
+/// An address with its port. Names are not looked up: one may have several addresses.
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an IP address and a port, e.g. 127.0.0.1:8080 or [::1]:8080".to_owned())
 }
 
 /// Where functions are called, unless told otherwise.

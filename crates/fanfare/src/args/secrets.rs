@@ -1,5 +1,6 @@
 //! `fanfare secret`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -50,6 +51,9 @@ pub(crate) struct SecretSetArgs {
     /// The secret: 1 to 63 of a-z 0-9 - _ .
     #[arg(value_parser = secret_name, add = secret_names())]
     pub(crate) name: SecretName,
+    // Taken so that it can be said where values go, and shown to nobody.
+    #[arg(hide = true)]
+    pub(crate) value: Option<OsString>,
     /// Take the bytes of this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) from_file: Option<PathBuf>,

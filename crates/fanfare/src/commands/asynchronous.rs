@@ -129,9 +129,10 @@ async fn replay(context: &Context, base: &Base, args: &AsyncOneArgs) -> Result<E
 
 /// Prints the function's answer; the exit code is as for a call that was waited for.
 async fn result(context: &Context, base: &Base, args: &AsyncResultArgs) -> Result<Exit, Failure> {
-    if args.wait.is_some() {
-        look(context, base, args.id, args.wait).await?;
-    }
+    let looked = match args.wait {
+        Some(_) => Some(look(context, base, args.id, args.wait).await?),
+        None => None,
+    };
     let path = format!("/async/{}/result", args.id);
     let response = send(context, base, Method::GET, &path, Duration::ZERO).await?;
     let status = response.status();
@@ -142,8 +143,7 @@ async fn result(context: &Context, base: &Base, args: &AsyncResultArgs) -> Resul
     match state.as_deref() {
         Some("queued" | "running" | "retrying") if status == StatusCode::ACCEPTED => {
             let state = state.unwrap_or_default();
-            Err(Failure::new(Exit::Timeout, format!("{} has no result yet: it is {state}", args.id))
-                .next("wait for it with --wait DURATION"))
+            Err(no_result_yet(args, &state, looked.and_then(|document| document.next_attempt_in_ms)))
         }
         // The platform's own word, or a handler's error in the same form.
         None => Err(problem(response).await),
@@ -156,6 +156,29 @@ async fn result(context: &Context, base: &Base, args: &AsyncResultArgs) -> Resul
                 None if status.is_success() || status.is_redirection() => Exit::Ok,
                 None => Exit::Function,
             })
+        }
+    }
+}
+
+fn no_result_yet(args: &AsyncResultArgs, state: &str, next_attempt_in_ms: Option<u64>) -> Failure {
+    let next = next_attempt_in_ms.map(|ms| {
+        format!(
+            ", and its next attempt begins in {}",
+            human_duration(Duration::from_millis(ms).as_secs_f64())
+        )
+    });
+    let next = next.unwrap_or_default();
+    let id = args.id;
+    match args.wait {
+        None => Failure::new(Exit::Timeout, format!("{id} has no result yet: it is {state}"))
+            .next("wait for it with --wait DURATION"),
+        Some(wait) => {
+            let waited = human_duration(wait.as_secs_f64());
+            Failure::new(
+                Exit::Timeout,
+                format!("{id} has no result after {waited} of waiting: it is {state}{next}"),
+            )
+            .next(format!("wait longer, or see what became of its attempts with `fanfare async status {id}`"))
         }
     }
 }
@@ -267,4 +290,25 @@ fn show(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_result_says_how_long_was_waited_and_what_comes_next() {
+        let id: InvocationId = "d1-1-0000000000000001".parse().unwrap();
+        let cases = [
+            (None, None, "has no result yet: it is retrying", "--wait DURATION"),
+            (Some(300), None, "has no result after 300.0 ms of waiting: it is retrying", "wait longer"),
+            (Some(300), Some(1500), "it is retrying, and its next attempt begins in 1.5 s", "async status"),
+        ];
+        for (wait_ms, next_ms, what, hint) in cases {
+            let args = AsyncResultArgs { id, wait: wait_ms.map(Duration::from_millis) };
+            let failure = no_result_yet(&args, "retrying", next_ms);
+            assert!(failure.what.ends_with(what), "{failure}");
+            assert!(failure.next.as_deref().unwrap_or_default().contains(hint), "{failure}");
+        }
+    }
 }

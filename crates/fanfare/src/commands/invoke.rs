@@ -29,6 +29,7 @@ const REQUEST_ID_LEN_MAX: usize = 128;
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub(crate) async fn run(context: &Context, args: &InvokeArgs) -> Result<Exit, Failure> {
+    args.later.check()?;
     let base = data_plane(context, args.data_plane.as_deref()).await?;
     let mut signals = Signals::listen()?;
     let request = request(args, &base).await?;

@@ -27,6 +27,16 @@ pub(crate) async fn run(context: &Context, command: &SecretCommand) -> Result<Ex
 }
 
 async fn set(context: &Context, args: &SecretSetArgs) -> Result<Exit, Failure> {
+    if args.value.is_some() {
+        return Err(Failure::usage(
+            "a value is no argument: other users of the machine see it there, and the shell keeps it",
+        )
+        .next(format!(
+            "give it on standard input, as in `fanfare secret set {} < FILE`, or name a file with --from-file; and change \
+             this value where it is of use",
+            args.name
+        )));
+    }
     let value = match &args.from_file {
         Some(path) => from_file(path)?,
         None if std::io::stdin().is_terminal() => {
@@ -110,7 +120,10 @@ async fn describe(context: &Context, args: &SecretNameArgs) -> Result<Exit, Fail
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    let unreadable = |e| Failure::usage(format!("cannot read {}: {e}", path.display()));
+    let unreadable = |e| {
+        Failure::usage(format!("cannot read {}: {e}", path.display()))
+            .next("name a file that is there and may be read, or give the value on standard input")
+    };
     read(std::fs::File::open(path).map_err(unreadable)?).map_err(unreadable)
 }
 
@@ -141,7 +154,8 @@ fn check(value: &[u8]) -> Result<(), Failure> {
         0 => Err(Failure::usage("the value is empty")
             .next("give it on standard input, or name a file with --from-file")),
         len if len > SECRET_BYTES_MAX => {
-            Err(Failure::usage(format!("the value has over {SECRET_BYTES_MAX} bytes, which is the limit")))
+            Err(Failure::usage(format!("the value has over {SECRET_BYTES_MAX} bytes, which is the limit"))
+                .next("pack what is larger with the function, encrypted, and set its key as the secret"))
         }
         _ => Ok(()),
     }

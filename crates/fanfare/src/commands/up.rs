@@ -87,8 +87,10 @@ fn welcome(local: &Local, sandboxes: Sandboxes, printer: Printer) -> Result<(), 
             "nodes        {nodes}, emulated    fanfare deploy --runtime fake --name hello{here}"
         ))?;
     }
-    for missing in local.missing_isolation() {
-        printer.warning(missing);
+    let missing = local.missing_isolation();
+    missing.iter().for_each(|missing| printer.warning(missing));
+    if !missing.is_empty() {
+        printer.note("`fanfare doctor` says what would mend what is missing");
     }
     Ok(())
 }

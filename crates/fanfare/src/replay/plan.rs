@@ -32,7 +32,7 @@ pub(crate) fn make(
     let plan = match (&args.trace, &args.plan, args.rate) {
         (Some(directory), ..) => of_trace(printer, args, seed, directory)?,
         (_, Some(path), _) => {
-            let file = open(path)?;
+            let file = open(path, PLAN_HINT)?;
             Plan::read(&path.display().to_string(), file).map_err(|e| wrong(&e))?
         }
         (_, _, Some(per_second)) => of_rate(args, per_second, seed, function)?,
@@ -47,13 +47,13 @@ pub(crate) fn make(
 }
 
 fn of_trace(printer: &Printer, args: &PlanArgs, seed: u64, directory: &Path) -> Result<Plan, Failure> {
-    let file = |name: &str| open(&directory.join(name));
+    let file = |name: &str| open(&directory.join(name), TRACE_HINT);
     let dirigent = directory.join("dirigent.csv");
     let trace = Trace::read(AzureFiles {
         invocations: file("invocations.csv")?,
         durations: file("durations.csv")?,
         memory: file("memory.csv")?,
-        dirigent: dirigent.is_file().then(|| open(&dirigent)).transpose()?,
+        dirigent: dirigent.is_file().then(|| open(&dirigent, TRACE_HINT)).transpose()?,
     })
     .map_err(|e| wrong(&e))?;
     tell_repairs(printer, &trace);
@@ -125,8 +125,13 @@ fn of_rate(
     steady(&options).map_err(|e| wrong(&e))
 }
 
-fn open(path: &Path) -> Result<File, Failure> {
-    File::open(path).map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())))
+const PLAN_HINT: &str =
+    "`fanfare load` and `fanfare sim` write a plan into the directory of --out, as plan.csv";
+const TRACE_HINT: &str = "a trace is a directory with invocations.csv, durations.csv and memory.csv; docs/load.md says where to \
+                          get one";
+
+fn open(path: &Path, hint: &str) -> Result<File, Failure> {
+    File::open(path).map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())).next(hint))
 }
 
 fn wrong(error: &TraceError) -> Failure {

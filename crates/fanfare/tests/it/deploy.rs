@@ -243,6 +243,14 @@ hint: leave out --env PORT, or give it another name
         run.stderr.contains("error: ./fanfare.toml:2: limits.memory_limit is 1 B; allowed: 8 MiB"),
         "{run:?}"
     );
+    fs::write(dir.path().join("fanfare.toml"), "name = hello\n").unwrap();
+    let run = fanfare_in(dir.path(), &double.api, &["deploy", "."]).await;
+    assert!(
+        run.code == 2
+            && run.stderr.contains("TOML parse error")
+            && run.stderr.contains("hint: mend that line"),
+        "{run:?}"
+    );
     fs::write(dir.path().join("fanfare.toml"), "\nconcurency = 1\n").unwrap();
     let run = fanfare_in(dir.path(), &double.api, &["deploy", "."]).await;
     assert_eq!(run.code, 2, "{run:?}");

@@ -112,9 +112,13 @@ async fn emulated_nodes_are_there_when_up_says_so() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_what_can() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 17] = [
         (&["invoke", "x", "--async", "--wait"], "tip: `fanfare async result ID --wait 30s`"),
         (&["invoke", "x", "--async", "--wait", "3s"], "tip: `fanfare async result ID --wait 30s`"),
+        (&["invoke", "x", "-o", "json"], "or call with --async"),
+        (&["up", "--listen", "8080"], "give an IP address and a port, e.g. 127.0.0.1:8080"),
+        (&["data-plane", "--metrics-listen", "localhost:1"], "give an IP address and a port"),
+        (&["load", "--plan", "/nowhere.csv"], "as plan.csv"),
         (&["doctor", "-o", "name"], "possible values: text, wide, json, yaml"),
         (&["demo", "-o", "url"], "possible values: text, wide, json, yaml"),
         (&["node", "--emulate", "0"], "1 to 20000"),

@@ -67,7 +67,7 @@ async fn what_is_wrong_is_named_before_anything_is_sent() {
         (&["--rate", "0", "--duration", "1s"], "0.0001 to 100000"),
         (&["--rate", "1", "--duration", "1s", "--minutes", "3"], "cannot be used with"),
         (&["--rate", "100000", "--duration", "1h"], "more than 5000000 invocations"),
-        (&["--trace", "/nowhere"], "cannot read /nowhere/invocations.csv"),
+        (&["--trace", "/nowhere"], "docs/load.md says where to get one"),
         (&["--trace", &trace, "--from", "30"], "the trace has 30 minutes; 1 from 30 on are not among them"),
         (&["--trace", &trace, "--warm-up", "31"], "31 minutes of warm-up"),
         (&["--trace", &trace, "--scale", "-1"], "0.001 to 1000"),

@@ -281,6 +281,9 @@ async fn a_cluster_is_waited_for() {
     let run = fanfare("http://127.0.0.1:1", &["status", "--wait", "--wait-timeout", "50ms"]).await;
     assert_eq!(run.code, 5, "{run:?}");
     assert!(run.stderr.contains("cannot connect to 127.0.0.1:1"), "{run:?}");
+    assert!(!run.stderr.contains("machine's name"), "{run:?}");
+    let run = fanfare("nonsense.invalid", &["list"]).await;
+    assert!(run.code == 3 && run.stderr.contains("read as a machine's name, at port 80"), "{run:?}");
 }
 
 #[tokio::test]

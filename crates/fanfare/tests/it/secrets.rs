@@ -83,10 +83,12 @@ async fn secrets_are_set_from_input_or_a_file_and_never_shown() {
 #[tokio::test]
 async fn what_is_no_value_is_refused_with_what_to_do() {
     let api = "http://127.0.0.1:1";
-    let cases: [(&[&str], &[u8], &str); 4] = [
+    let cases: [(&[&str], &[u8], &str); 6] = [
         (&["secret", "set", "db"], b"\n", "the value is empty"),
         (&["secret", "set", "db"], &[b'x'; 70_000], "over 65536 bytes"),
-        (&["secret", "set", "db", CANARY], b"x", "unexpected argument"),
+        (&["secret", "set", "db"], &[b'x'; 70_000], "set its key as the secret"),
+        (&["secret", "set", "db", CANARY], b"x", "standard input, as in `fanfare secret set db < FILE`"),
+        (&["secret", "set", "db", "--from-file", "/nope"], b"", "name a file that is there"),
         (&["secret", "set", "Db"], b"x", "the name holds 'D'"),
     ];
     for (args, input, said) in cases {
@@ -96,6 +98,7 @@ async fn what_is_no_value_is_refused_with_what_to_do() {
         let refused = run(child.wait_with_output().await.unwrap());
         assert_eq!(refused.code, 2, "{refused:?}");
         assert!(refused.stderr.contains(said), "{refused:?}");
+        assert!(!refused.stderr.contains(CANARY), "{refused:?}");
     }
 }
 

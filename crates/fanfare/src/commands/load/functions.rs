@@ -14,6 +14,7 @@ use crate::client::Client;
 use crate::commands::Context;
 use crate::dirigent;
 use crate::exit::Failure;
+use crate::printer::counted;
 use crate::replay::functions;
 
 /// Registrations and deletions under way at once.
@@ -84,7 +85,7 @@ pub(super) async fn deploy(context: &Context, args: &LoadArgs, plan: &Plan) -> R
             return Err(failure);
         }
     };
-    context.printer.stage(format_args!("Registered {} functions", registered.len()));
+    context.printer.stage(format_args!("Registered {}", counted(registered.len() as u64, "function")));
     let targets = registered.iter().map(|name| Target { name: name.to_string(), obeys: true }).collect();
     Ok(Deployed { targets, registered, ordered_before })
 }
@@ -95,7 +96,9 @@ pub(super) async fn remove(context: &Context, args: &LoadArgs, deployed: &Deploy
         return;
     }
     match delete(&context.client, deployed.registered.clone()).await {
-        Ok(()) => context.printer.stage(format_args!("Deleted {} functions", deployed.registered.len())),
+        Ok(()) => context
+            .printer
+            .stage(format_args!("Deleted {}", counted(deployed.registered.len() as u64, "function"))),
         Err(failure) => left(context, &format!("{}-", args.prefix), &failure),
     }
 }

@@ -103,7 +103,7 @@ impl Simulated {
         let mut rows = vec![row("nodes", self.nodes.to_string(), &cluster.words())];
         rows.extend(count_rows(&self.totals.counts));
         rows.extend(latency_rows(&self.totals));
-        let cold = format!("{} were cold", counted(self.totals.counts.cold, "answer"));
+        let cold = format!("cold: {}", counted(self.totals.counts.cold, "answer"));
         rows.push(row("sandboxes made", self.sandboxes_ordered.to_string(), &cold));
         rows.push(row("sandboxes at once", self.node_sandboxes_peak.to_string(), "the most on one node"));
         rows
