@@ -17,7 +17,7 @@ use crate::activity::UnderWay;
 use crate::core::Core;
 use crate::deadlines::Watched;
 use crate::headers;
-use crate::http2;
+use crate::http2::{self, Outgoing};
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::progress::Late;
@@ -158,11 +158,17 @@ impl Body {
 }
 
 impl Streaming {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
         match self.watched.poll_expired(cx) {
-            None => {}
-            Some(Late::Total) => return Poll::Ready(Some(Err(Cut::Timeout))),
-            Some(Late::Idle) => return Poll::Ready(Some(Err(Cut::Idle))),
+            None => Poll::Pending,
+            Some(Late::Total) => Poll::Ready(Cut::Timeout),
+            Some(Late::Idle) => Poll::Ready(Cut::Idle),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let Poll::Ready(late) = self.poll_late(cx) {
+            return Poll::Ready(Some(Err(late)));
         }
         if !self.ahead.is_empty() {
             return Poll::Ready(Some(Ok(self.ahead.remove(0))));
@@ -256,6 +262,15 @@ impl HttpBody for Upstream {
         match self {
             Upstream::Http1(body) => body.size_hint(),
             Upstream::Http2(body) => body.size_hint(),
+        }
+    }
+}
+
+impl Outgoing for Body {
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
+        match self {
+            Body::Full(_) | Body::Trailers(_) => Poll::Pending,
+            Body::Streaming(streaming) => streaming.poll_late(cx),
         }
     }
 }

@@ -18,13 +18,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use fanfare_http1::{Linger, OnInformational, OwnWords, Turn};
+use fanfare_http1::{Heard, Linger, OnInformational, OwnWords, Turn};
 use http::{HeaderMap, StatusCode, Version};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::interim::Interim;
-use crate::misread::Heard;
 use crate::problem;
 use crate::shared::Shared;
 use crate::transport::Transport;
@@ -167,7 +166,7 @@ impl ClientStream {
         if bufs.first().is_none_or(|first| **first != *CONTINUE) {
             self.state.ignore_informational();
         }
-        let refuse = |status| problem::of_server(&self.shared, status, self.heard.bytes());
+        let refuse = |status| problem::of_server(&self.shared, status, &self.heard, &self.state.turn);
         self.own_words.poll_write(cx, &mut self.stream, bufs, &self.state.turn, refuse)
     }
 }
@@ -180,11 +179,7 @@ impl AsyncRead for ClientStream {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-        let read = &buf.filled()[before..];
-        match this.state.turn.settled() {
-            Some(last) => this.heard.note(last, read),
-            None => this.heard.note_other(read),
-        }
+        this.heard.read(&this.state.turn, &buf.filled()[before..]);
         if buf.filled().len() > before || buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }

@@ -5,7 +5,8 @@
 //! section 6.1).
 
 use fanfare_types::Reason;
-use http::header::{HOST, TRANSFER_ENCODING};
+use fanfare_types::limits::REQUEST_FIELDS_MAX;
+use http::header::{COOKIE, HOST, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, StatusCode, Version, request};
 
 use crate::problem::Problem;
@@ -22,6 +23,7 @@ pub(crate) fn check(parts: &request::Parts) -> Result<(), Problem> {
         Some(_) => {}
     }
     check_host(parts)?;
+    check_fields(parts)?;
     let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
     let only_chunked = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
     if !only_chunked || codings.next().is_some() {
@@ -61,4 +63,18 @@ fn check_host(parts: &request::Parts) -> Result<(), Problem> {
 fn is_host(value: &HeaderValue) -> bool {
     let part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
     value.as_bytes().iter().all(part)
+}
+
+/// HTTP/1 is read with this limit; each cookie of HTTP/2 may have a field of its own.
+fn check_fields(parts: &request::Parts) -> Result<(), Problem> {
+    if parts.version != Version::HTTP_2 || parts.headers.len() <= REQUEST_FIELDS_MAX {
+        return Ok(());
+    }
+    let crumbs = parts.headers.get_all(COOKIE).iter().count().saturating_sub(1);
+    let fields = parts.headers.len() - crumbs;
+    if fields <= REQUEST_FIELDS_MAX {
+        return Ok(());
+    }
+    let detail = format!("the head has {fields} fields; at most {REQUEST_FIELDS_MAX} are taken");
+    Err(Problem::new(Reason::TooLarge, detail).with_status(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE))
 }

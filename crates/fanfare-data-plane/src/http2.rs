@@ -6,7 +6,7 @@ mod refusals;
 mod sandbox;
 mod server;
 
-pub(crate) use body::Received;
+pub(crate) use body::{Outgoing, Received};
 pub(crate) use refusals::Refusals;
 pub(crate) use sandbox::{Answer, Failure, Http2};
 pub(crate) use server::Connection;

@@ -44,7 +44,6 @@ mod lease;
 mod listener;
 mod metrics;
 mod metrics_server;
-mod misread;
 mod names;
 mod options;
 mod outlet;

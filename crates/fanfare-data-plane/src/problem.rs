@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fanfare_dispatch::Refusal;
+pub(crate) use fanfare_http1::quoted;
+use fanfare_http1::{Heard, Limits, Misread, Turn};
+use fanfare_types::limits::{REQUEST_FIELDS_MAX, REQUEST_HEAD_BYTES_MAX};
 use fanfare_types::{ExitCause, FunctionName, GoneCause, Reason};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
@@ -12,26 +15,12 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use crate::body::Body;
-use crate::misread;
 use crate::request_id::{self, REQUEST_ID};
 use crate::shared::Shared;
 
 /// Carries the stable code of a [`Reason`].
 pub(crate) const REASON: HeaderName = HeaderName::from_static("x-fanfare-reason");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
-
-/// Characters of what a client said that are repeated to it.
-const QUOTED_CHARS_MAX: usize = 80;
-
-/// What a client said, in quotation marks, cut, and without anything that would move a cursor.
-pub(crate) fn quoted(said: impl AsRef<[u8]>) -> String {
-    let said = said.as_ref();
-    let text = String::from_utf8_lossy(&said[..said.len().min(4 * QUOTED_CHARS_MAX + 4)]);
-    match text.char_indices().nth(QUOTED_CHARS_MAX) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
-    }
-}
 
 /// A refusal or failure, before it is known to whom it is told.
 #[derive(Clone, Debug)]
@@ -183,9 +172,12 @@ impl Problem {
 
 /// What is said, as bytes and with all that a refusal has, where the server would answer what it has `heard`, which is
 /// no request, with nothing but this status.
-pub(crate) fn of_server(shared: &Shared, status: StatusCode, heard: &[u8]) -> Vec<u8> {
-    let problem = misread::problem(status, heard);
-    let status = StatusCode::from_u16(problem.status).unwrap_or(status);
+pub(crate) fn of_server(shared: &Shared, status: StatusCode, heard: &Heard, turn: &Turn) -> Vec<u8> {
+    let limits = Limits { fields_max: REQUEST_FIELDS_MAX, head_bytes_max: REQUEST_HEAD_BYTES_MAX };
+    let misread = Misread::new(status, heard, turn, limits);
+    let status = misread.status;
+    let reason = if misread.is_too_large() { Reason::TooLarge } else { Reason::BadRequest };
+    let problem = Problem::new(reason, misread.detail).with_status(status);
     shared.count_problem(problem.reason);
     let id = request_id::stray();
     let (mut parts, body) = problem.document(&id, None).into_parts();

@@ -10,6 +10,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
+use crate::http2::Outgoing;
 use crate::payload::{BrokenOff, Payload};
 
 /// Bytes of a body that are kept until its answer begins: beyond that it cannot be sent again.
@@ -75,6 +76,13 @@ impl State {
         if self.kept_bytes > KEPT_BYTES_MAX {
             self.kept = None;
         }
+    }
+}
+
+impl Outgoing for Replay {
+    /// Whoever waits for the answer ends what comes too late.
+    fn poll_cut(&mut self, _: &mut Context<'_>) -> Poll<BrokenOff> {
+        Poll::Pending
     }
 }
 

@@ -15,6 +15,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use fanfare_api::Problem;
+use fanfare_http1::{Heard, Limits, Misread, Turn};
 use fanfare_types::limits::{REQUEST_FIELDS_MAX, REQUEST_HEAD_BYTES_MAX};
 use fanfare_types::{CALLBACK_ID_FIELD, Reason};
 use futures_util::FutureExt;
@@ -66,18 +67,13 @@ fn next_id(app: &App) -> String {
     format!("c{}-{}", app.epoch.0, app.requests.fetch_add(1, Ordering::Relaxed) + 1)
 }
 
-/// What the server would say to what is no request with nothing but this status.
-pub(super) fn of_server(app: &App, status: StatusCode) -> Problem {
-    let mut failure = match status {
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-            let detail = format!(
-                "the head has more than {REQUEST_FIELDS_MAX} fields or {REQUEST_HEAD_BYTES_MAX} bytes"
-            );
-            Failure::new(Reason::TooLarge, detail)
-        }
-        StatusCode::URI_TOO_LONG => Failure::new(Reason::TooLarge, "the request's target is too long"),
-        _ => Failure::new(Reason::BadRequest, "this is not a request of HTTP/1.1, HTTP/1.0 or HTTP/2"),
-    };
+/// What is said where the server would answer what it has `heard`, which is no request, with nothing but this status.
+pub(super) fn of_server(app: &App, status: StatusCode, heard: &Heard, turn: &Turn) -> Problem {
+    let limits = Limits { fields_max: REQUEST_FIELDS_MAX, head_bytes_max: REQUEST_HEAD_BYTES_MAX };
+    let misread = Misread::new(status, heard, turn, limits);
+    let status = misread.status;
+    let reason = if misread.is_too_large() { Reason::TooLarge } else { Reason::BadRequest };
+    let mut failure = Failure::new(reason, misread.detail);
     failure.problem.status = status.as_u16();
     let request_id = next_id(app);
     tracing::debug!(request_id, %status, reason = failure.problem.reason, "refused");

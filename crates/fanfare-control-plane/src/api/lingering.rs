@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use fanfare_api::{PROBLEM_CONTENT_TYPE, Problem};
-use fanfare_http1::{Linger, OwnFrames, OwnWords, Turn};
+use fanfare_http1::{Heard, Linger, OwnFrames, OwnWords, Turn};
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -17,12 +17,13 @@ use super::guard::REQUEST_ID;
 use super::problem::REASON_HEADER;
 
 /// What is said to what is no request, in place of the server's own.
-pub(super) type Refuse = Arc<dyn Fn(StatusCode) -> Problem + Send + Sync>;
+pub(super) type Refuse = Arc<dyn Fn(StatusCode, &Heard, &Turn) -> Problem + Send + Sync>;
 
 /// Reads on for a moment when it is closed, if it was closed too early.
 pub(super) struct Lingering {
     stream: TcpStream,
     own: Own,
+    heard: Heard,
     turn: Arc<Turn>,
     refuse: Refuse,
     early: Arc<AtomicBool>,
@@ -33,7 +34,7 @@ pub(super) struct Lingering {
 impl Lingering {
     /// `early` says, by the time it is closed, whether something was not read.
     pub(super) fn new(stream: TcpStream, turn: Arc<Turn>, refuse: Refuse, early: Arc<AtomicBool>) -> Self {
-        Lingering { stream, own: Own::Unknown, turn, refuse, early, linger: None }
+        Lingering { stream, own: Own::Unknown, heard: Heard::default(), turn, refuse, early, linger: None }
     }
 }
 
@@ -85,7 +86,12 @@ fn fields(problem: &Problem, body_bytes: usize) -> Vec<(HeaderName, HeaderValue)
 
 impl AsyncRead for Lingering {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+        let (this, before) = (self.get_mut(), buf.filled().len());
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        if !matches!(this.own, Own::Http2(_)) {
+            this.heard.read(&this.turn, &buf.filled()[before..]);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -104,11 +110,13 @@ impl AsyncWrite for Lingering {
         match &mut this.own {
             Own::Unknown => Pin::new(&mut this.stream).poll_write_vectored(cx, bufs),
             Own::Http1(words) => {
-                let refuse = |status| written(&(this.refuse)(status));
+                let refuse = |status| written(&(this.refuse)(status, &this.heard, &this.turn));
                 words.poll_write(cx, &mut this.stream, bufs, &this.turn, refuse)
             }
             Own::Http2(frames) => {
-                let refuse = || fields(&(this.refuse)(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE), 0);
+                let nothing = Heard::default();
+                let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+                let refuse = || fields(&(this.refuse)(status, &nothing, &this.turn), 0);
                 frames.poll_write(cx, &mut this.stream, bufs, refuse)
             }
         }

@@ -42,7 +42,7 @@ pub(crate) async fn serve(
         None => API_CONNECTIONS_MAX,
     };
     let (router, room) = (router(app.clone()), Arc::new(Semaphore::new(room)));
-    let refuse: Refuse = Arc::new(move |status| guard::of_server(&app, status));
+    let refuse: Refuse = Arc::new(move |status, heard, turn| guard::of_server(&app, status, heard, turn));
     let connections = TaskTracker::new();
     loop {
         // The semaphore is never closed; when all permits are out, connections wait in the listener's backlog.
@@ -200,7 +200,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (served, _) = listener.accept().await.unwrap();
-        let refuse: Refuse = Arc::new(|_| Problem::new(Reason::BadRequest, ""));
+        let refuse: Refuse = Arc::new(|_, _, _| Problem::new(Reason::BadRequest, ""));
         tokio::spawn(serve_connection(served, router, refuse, CancellationToken::new(), IDLE_MAX));
         client
     }

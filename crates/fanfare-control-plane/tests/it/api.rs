@@ -483,6 +483,11 @@ async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
     let good = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", world.api.address);
     let cases = [
         ("nonsense\r\n\r\n".to_owned(), "400", "bad-request"),
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 18446744073709551615\r\n\r\n".to_owned(),
+            "400",
+            "bad-request",
+        ),
         (format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(80_000)), "414", "too-large"),
         (format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)), "431", "too-large"),
     ];

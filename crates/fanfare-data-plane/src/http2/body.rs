@@ -129,12 +129,18 @@ pub(super) fn strip_connection(fields: &mut HeaderMap) {
     }
 }
 
+/// A body that is sent. It may have to be cut while its peer takes nothing, and nothing more of it is read.
+pub(crate) trait Outgoing: Body<Data = Bytes, Error: Error + 'static> + Unpin {
+    /// Ready when it must not go on.
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Self::Error>;
+}
+
 /// Sends a body to its end, as fast as the peer takes it. One that breaks off resets the stream, for the same reason as
 /// its own stream was, if it came on one.
-pub(crate) async fn send<B>(body: B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>>
-where
-    B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
-{
+pub(crate) async fn send<B: Outgoing>(
+    body: B,
+    stream: &mut SendStream<Bytes>,
+) -> Result<(), Unsent<B::Error>> {
     let sent = pass_on(body, stream).await;
     if let Err(error) = &sent {
         // Also where the library would not take it: the peer must not wait for its end.
@@ -143,10 +149,7 @@ where
     sent
 }
 
-async fn pass_on<B>(mut body: B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>>
-where
-    B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
-{
+async fn pass_on<B: Outgoing>(mut body: B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>> {
     loop {
         let next = |cx: &mut Context<'_>| {
             poll_reset(stream, cx)?;
@@ -161,7 +164,7 @@ where
             Ok(data) => {
                 let ends = body.is_end_stream();
                 if !data.is_empty() {
-                    room(stream).await?;
+                    room(&mut body, stream).await?;
                 }
                 stream.send_data(data, ends)?;
                 if ends {
@@ -188,11 +191,14 @@ fn reason(error: &(dyn Error + 'static)) -> Option<Reason> {
 
 /// Waits until the peer takes more. A byte is asked for, and only now that there is one to send: what a stream has
 /// been given of its connection's window it keeps from the others.
-async fn room<E: Error + 'static>(stream: &mut SendStream<Bytes>) -> Result<(), Unsent<E>> {
+async fn room<B: Outgoing>(body: &mut B, stream: &mut SendStream<Bytes>) -> Result<(), Unsent<B::Error>> {
     stream.reserve_capacity(1);
     poll_fn(|cx| {
         while stream.capacity() == 0 {
             poll_reset(stream, cx)?;
+            if let Poll::Ready(cut) = body.poll_cut(cx) {
+                return Poll::Ready(Err(Unsent::Body(cut)));
+            }
             match ready!(stream.poll_capacity(cx)) {
                 Some(given) => given?,
                 None => return Poll::Ready(Err(Unsent::Closed)),

@@ -156,7 +156,7 @@ async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
     let (rig, _control) = Rig::synced(vec![hello()]).await;
     let of_length = |length: &str| format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
     let cases = [
-        ("nonsense\r\n\r\n".to_owned(), "400", "bad-request", "not a request of HTTP"),
+        ("nonsense\r\n\r\n".to_owned(), "400", "bad-request", "\"nonsense\" begins no request of HTTP"),
         (
             "\x16\x03\x01\x02\x00\x01\x00\x01\x7c\x03\x03".to_owned(),
             "400",
@@ -179,7 +179,12 @@ async fn what_is_no_request_is_refused_with_a_reason_and_an_id_too() {
         (of_length("5, 5"), "400", "bad-request", "Content-Length is \"5, 5\""),
         (format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)), "431", "too-large", "98304 bytes"),
         (format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(101)), "431", "too-large", "100 fields"),
-        (format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(80_000)), "414", "too-large", "target is too long"),
+        (
+            format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(80_000)),
+            "414",
+            "too-large",
+            "more than 65534 bytes",
+        ),
     ];
     for (said, status, reason, detail) in &cases {
         let mut client = TcpStream::connect(rig.address()).await.unwrap();

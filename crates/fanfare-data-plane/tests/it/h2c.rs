@@ -275,6 +275,27 @@ async fn resets_and_deadlines_in_mid_stream_reset_the_clients_stream() {
     }
 }
 
+/// There is something to send, and nothing may be sent.
+#[tokio::test]
+async fn a_deadline_resets_the_stream_of_a_client_that_has_stopped_reading() {
+    let (rig, mut control, sandbox) = world(|route| route.request_timeout = Duration::from_millis(500)).await;
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    let (mut client, driven) = builder.initial_window_size(8).handshake::<_, Bytes>(stream).await.unwrap();
+    tokio::spawn(driven);
+    let (response, _) = client.send_request(Request::get("http://hello/").body(()).unwrap(), true).unwrap();
+    let mut connection = sandbox.accept().await;
+    let (_, mut respond) = next(&mut connection).await;
+    let mut answer = respond.send_response(Response::new(()), false).unwrap();
+    answer.send_data(Bytes::from_static(b"more than the window"), false).unwrap();
+    drive(connection);
+    let mut body = within("a head", response).await.unwrap().into_body();
+    assert_eq!(within("a part", body.data()).await.unwrap().unwrap(), "more tha");
+    let cut = within("the cut", body.data()).await.expect("no clean end").unwrap_err();
+    assert!(cut.is_reset(), "{cut:?}");
+    assert_eq!(control.condemned().await, (1, Condemned::Timeout));
+}
+
 /// `Keep-Alive` is a field like any other in a trailer of HTTP/1.1, and none of HTTP/2.
 #[tokio::test]
 async fn trailers_with_fields_of_connections_cost_nobody_anything() {

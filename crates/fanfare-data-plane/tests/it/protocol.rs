@@ -75,8 +75,18 @@ async fn header_lists_too_large_for_http2_are_refused_with_a_reason_and_an_id() 
         let answer = complete(within("an answer", client.send_request(request(10))).await.unwrap()).await;
         assert_eq!(answer.status, 200, "{round}: the connection goes on");
     }
+    let mut many = request(10);
+    for n in 1..=REQUEST_FIELDS_MAX {
+        many.headers_mut()
+            .insert(http::HeaderName::try_from(format!("x-{n}")).unwrap(), "1".parse().unwrap());
+        many.headers_mut().append("cookie", "a=b".parse().unwrap());
+    }
+    let refused = complete(within("a refusal", client.send_request(many)).await.unwrap()).await;
+    assert_eq!((refused.status.as_u16(), refused.reason()), (431, "too-large"));
+    let detail = refused.problem()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("fields; at most 100"), "{detail}");
     let counted: u64 = rig.data_plane.stats().problems.iter().map(|(_, count)| count).sum();
-    assert_eq!(counted, 6);
+    assert_eq!(counted, 7);
 }
 
 #[tokio::test]
