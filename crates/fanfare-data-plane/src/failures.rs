@@ -67,6 +67,7 @@ impl Failures {
     pub(crate) fn note_handler_error(
         &self,
         function: FunctionId,
+        reason: Reason,
         id: Option<&HeaderValue>,
         body: &Bytes,
     ) -> String {
@@ -78,7 +79,7 @@ impl Failures {
             stack: tail(&stack, LOG_TAIL_BYTES).to_owned(),
         };
         let request_id = id.cloned().unwrap_or(nameless);
-        self.add(function, Reason::HandlerError, Newest { request_id, said: words });
+        self.add(function, reason, Newest { request_id, said: words });
         said.detail
     }
 
@@ -139,11 +140,17 @@ struct Said {
     stack: Vec<String>,
 }
 
-/// Whether a sandbox's answer says that its handler raised an error.
-pub(crate) fn is_handler_error(status: http::StatusCode, headers: &HeaderMap) -> bool {
+/// What a shim says of an error of its handler.
+pub(crate) const HANDLER_ERRORS: [Reason; 3] = [Reason::HandlerError, Reason::ProcessLimit, Reason::NoSpace];
+
+/// Why a sandbox's answer says that its handler raised an error, if it does.
+pub(crate) fn handler_error(status: http::StatusCode, headers: &HeaderMap) -> Option<Reason> {
     // Two cheap looks: this is asked of every answer.
-    status == http::StatusCode::BAD_GATEWAY
-        && headers.get(REASON).is_some_and(|code| code == Reason::HandlerError.code())
+    if status != http::StatusCode::BAD_GATEWAY {
+        return None;
+    }
+    let code = headers.get(REASON)?;
+    HANDLER_ERRORS.into_iter().find(|reason| code == reason.code())
 }
 
 /// The id under which a request travels.
@@ -179,9 +186,19 @@ mod tests {
         failures.note(FunctionId(2), &refused(Reason::QueueFull), &id("r-3"));
         failures.note(function, &refused(Reason::BadRequest), &id("r-4"));
         let body = Bytes::from_static(br#"{"detail": "ValueError: x", "stack": ["a", "b"], "more": 1}"#);
-        failures.note_handler_error(function, Some(&id("r-0")), &Bytes::from_static(b"{}"));
-        failures.note_handler_error(function, Some(&id("r-5")), &body);
-        failures.note_handler_error(FunctionId(3), None, &Bytes::from_static(b"not JSON"));
+        failures.note_handler_error(
+            function,
+            Reason::HandlerError,
+            Some(&id("r-0")),
+            &Bytes::from_static(b"{}"),
+        );
+        failures.note_handler_error(function, Reason::HandlerError, Some(&id("r-5")), &body);
+        failures.note_handler_error(
+            FunctionId(3),
+            Reason::HandlerError,
+            None,
+            &Bytes::from_static(b"not JSON"),
+        );
         let told: Vec<_> = failures
             .take()
             .into_iter()

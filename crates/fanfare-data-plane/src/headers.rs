@@ -16,6 +16,7 @@ use fanfare_types::Reason;
 use http::StatusCode;
 
 use crate::client_stream::ClientState;
+use crate::failures;
 use crate::problem::REASON;
 use crate::request_id::REQUEST_ID;
 
@@ -99,13 +100,14 @@ pub(crate) fn strip_platform(headers: &mut HeaderMap) {
 /// Takes out of a function's answer what only the platform says. What a shim says of an error of its handler, or of a
 /// request that it refused, stays.
 pub(crate) fn strip_platforms_words(status: StatusCode, headers: &mut HeaderMap) {
-    let shims = match status {
-        StatusCode::BAD_GATEWAY => Some(Reason::HandlerError),
-        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Some(Reason::TooLarge),
-        StatusCode::BAD_REQUEST => Some(Reason::BadRequest),
-        _ => None,
+    let shims: &[Reason] = match status {
+        StatusCode::BAD_GATEWAY => &failures::HANDLER_ERRORS,
+        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => &[Reason::TooLarge],
+        StatusCode::BAD_REQUEST => &[Reason::BadRequest],
+        _ => &[],
     };
-    let kept = shims.is_some_and(|shims| headers.get(REASON).is_some_and(|said| said == shims.code()));
+    let kept = !shims.is_empty()
+        && headers.get(REASON).is_some_and(|said| shims.iter().any(|shims| said == shims.code()));
     strip(headers, |name| is_platforms(name) && !(kept && *name == REASON));
 }
 
@@ -352,6 +354,8 @@ mod tests {
     fn functions_cannot_answer_as_the_platform_and_shims_say_what_was_wrong() {
         let cases = [
             (502, "handler-error", true),
+            (502, "process-limit", true),
+            (502, "no-space", true),
             (413, "too-large", true),
             (431, "too-large", true),
             (400, "bad-request", true),

@@ -181,7 +181,7 @@ impl Call<'_> {
         let switching = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let agreed = parts.headers.get(UPGRADE).filter(|_| switching).cloned();
         headers::strip_hop_by_hop(&mut parts.headers);
-        let handler_error = failures::is_handler_error(parts.status, &parts.headers);
+        let handler_error = failures::handler_error(parts.status, &parts.headers);
         headers::strip_platforms_words(parts.status, &mut parts.headers);
         // What the function says of its own time stays, in fields before this one.
         parts.headers.append(SERVER_TIMING, timing);
@@ -197,11 +197,11 @@ impl Call<'_> {
         match Body::of(self.core, rest, Some(lease.clone()), lease.deadline, held).await {
             Ok(body) => {
                 let mut entry = self.trail.answered(parts.status, answered);
-                if handler_error {
+                if let Some(reason) = handler_error {
                     let said = if let Body::Full(Some(bytes)) = &body { bytes.clone() } else { Bytes::new() };
                     let id = failures::id_of(self.headers);
-                    let detail = self.core.shared.failures.note_handler_error(function, id, &said);
-                    entry.iter_mut().for_each(|entry| entry.blame(Reason::HandlerError, &detail));
+                    let detail = self.core.shared.failures.note_handler_error(function, reason, id, &said);
+                    entry.iter_mut().for_each(|entry| entry.blame(reason, &detail));
                 }
                 entry.into_iter().for_each(|entry| lease.carry(entry));
                 Attempt::Answered(Response::from_parts(parts, body))

@@ -149,6 +149,8 @@ fn is_functions(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::HandlerError
+            | Reason::ProcessLimit
+            | Reason::NoSpace
             | Reason::SandboxExited
             | Reason::OutOfMemory
             | Reason::ConnectionClosed

@@ -98,6 +98,10 @@ reasons! {
     IdleTimeout = "idle-timeout", 504, "let it be silent longer with `fanfare update NAME --idle-timeout DURATION`, or have it say something meanwhile";
     /// The handler raised an error.
     HandlerError = "handler-error", 502, "see the message; `fanfare logs NAME` has the rest";
+    /// The handler could start no more processes or threads.
+    ProcessLimit = "process-limit", 502, "start fewer processes and threads, or allow more with `fanfare update NAME --pids N`";
+    /// The handler could write no more to its files.
+    NoSpace = "no-space", 502, "write less, or give its /tmp more with `fanfare update NAME --tmp SIZE`";
     /// The sandbox ended while it worked on the request.
     SandboxExited = "sandbox-exited", 502, "see the detail; `fanfare logs NAME` has the rest";
     /// The sandbox was killed for using more memory than its limit.

@@ -80,6 +80,8 @@ impl Exit {
             | Reason::ScheduleBusy
             | Reason::IdempotencyKeyReused => Exit::Usage,
             Reason::HandlerError
+            | Reason::ProcessLimit
+            | Reason::NoSpace
             | Reason::SandboxExited
             | Reason::OutOfMemory
             | Reason::ConnectionClosed

@@ -363,14 +363,29 @@ function problem(status, reason, title, detail, requestId, more = {}) {
   return { status, fields, body: jsonBytes(body) };
 }
 
+/** Which limit an error of the handler tells of, if one. */
+function reasonOf(error) {
+  const code = error?.code;
+  if (code === 'ENOSPC' || code === 'EDQUOT') {
+    return ['no-space', 'write less, or give its /tmp more with `fanfare update NAME --tmp SIZE`'];
+  }
+  const starts = String(error?.syscall ?? '').startsWith('spawn') || code === 'ERR_WORKER_INIT_FAILED';
+  if (starts && (code === 'EAGAIN' || String(error?.message).includes('EAGAIN'))) {
+    const hint = 'start fewer processes and threads, or allow more with `fanfare update NAME --pids N`';
+    return ['process-limit', hint];
+  }
+  return ['handler-error', 'see the message; `fanfare logs NAME` has the rest'];
+}
+
 function handlerError(error, requestId) {
   const trace = traceOf(error);
   process.stderr.write(`${trace}\n`);
   const stack = trace.split('\n').slice(0, STACK_LINES_MAX).map((line) => line.slice(0, STACK_LINE_CHARS_MAX));
   const name = process.env.FANFARE_FUNCTION_NAME || 'NAME';
-  const hint = `see the message; \`fanfare logs ${name}\` has the rest`;
+  const [reason, general] = reasonOf(error);
+  const hint = general.replace('NAME', name);
   const more = { hint, error_type: typeOf(error), stack };
-  return problem(502, 'handler-error', 'The handler raised an error', describe(error).slice(0, 1000), requestId, more);
+  return problem(502, reason, 'The handler raised an error', describe(error).slice(0, 1000), requestId, more);
 }
 
 /** A body that is made while it is sent. */

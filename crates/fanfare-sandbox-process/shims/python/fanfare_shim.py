@@ -6,6 +6,7 @@ Starting fast is its purpose: it uses C modules (`_socket`, `_signal`) where the
 
 import _signal
 import _socket
+import errno
 import io
 import os
 import select
@@ -659,6 +660,44 @@ def problem(status, reason, title, detail, request_id, **more):
     return answer
 
 
+def name_refused_forks():
+    """Marks the error of a fork that the limit of processes forbids: a socket's may be the same."""
+
+    def named(fork):
+        def named_fork():
+            try:
+                return fork()
+            except BlockingIOError as error:
+                error.fanfare_reason = "process-limit"
+                raise
+
+        return named_fork
+
+    os.fork, os.forkpty = named(os.fork), named(os.forkpty)
+
+
+def starts_nothing_more(error):
+    """Whether an error says that no process or thread could be started."""
+    if getattr(error, "fanfare_reason", "") == "process-limit":
+        return True
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    module = last.tb_frame.f_globals.get("__name__", "") if last is not None else ""
+    if module == "subprocess":
+        return isinstance(error, BlockingIOError)
+    return module == "threading" and isinstance(error, RuntimeError) and "start new thread" in str(error)
+
+
+def reason_of(error):
+    """Why a handler raised an error: by a limit of its sandbox, or for reasons of its own; and what to do."""
+    if starts_nothing_more(error):
+        return "process-limit", "start fewer processes and threads, or allow more with `fanfare update %s --pids N`"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "no-space", "write less, or give its /tmp more with `fanfare update %s --tmp SIZE`"
+    return "handler-error", "see the message; `fanfare logs %s` has the rest"
+
+
 def handler_error(error, request_id):
     trace = format_trace(error)
     log(trace)
@@ -669,8 +708,9 @@ def handler_error(error, request_id):
         detail = name
     stack = [line[:STACK_LINE_CHARS_MAX] for line in trace.splitlines()[-STACK_LINES_MAX:]]
     title = "The handler raised an error"
-    hint = "see the message; `fanfare logs %s` has the rest" % (os.environ.get("FANFARE_FUNCTION_NAME") or "NAME")
-    return problem(502, "handler-error", title, detail[:1000], request_id, hint=hint, error_type=name, stack=stack)
+    reason, hint = reason_of(error)
+    hint %= os.environ.get("FANFARE_FUNCTION_NAME") or "NAME"
+    return problem(502, reason, title, detail[:1000], request_id, hint=hint, error_type=name, stack=stack)
 
 
 def piece_bytes(piece):
@@ -1133,8 +1173,6 @@ class Waiter:
         return others, requests
 
     def accept(self):
-        import errno
-
         try:
             fd, _ = self.listener._accept()
         except OSError as e:
@@ -1659,6 +1697,7 @@ def run_compile(out):
 
 def main(arguments):
     know_of_line_ends()
+    name_refused_forks()
     if arguments == ["zygote"]:
         run_zygote()
     elif arguments == ["serve"]:

@@ -9,6 +9,7 @@ from harness import Sandbox
 
 class Contract:
     language = file = error_type = None
+    limits = ()
 
     def sandbox(self, handler="handler", **env):
         return Sandbox.serve(self, self.language, self.file, handler, **env).ready()
@@ -168,6 +169,19 @@ class Contract:
             self.assertEqual(client.answer().status, 200)
         sandbox.err.until("the value is wrong")
 
+    def test_errors_of_limits_have_reasons_of_their_own(self):
+        sandbox = self.sandbox()
+        for what, reason, hint in [
+            ("fill", "no-space", "--tmp SIZE"),
+            ("not_ready", "handler-error", "has the rest"),
+            *self.limits,
+        ]:
+            with self.subTest(what=what):
+                answer = self.do(sandbox, what)
+                self.assertEqual((answer.status, answer.header("x-fanfare-reason")), (502, reason))
+                self.assertEqual(answer.json()["type"], "urn:fanfare:reason:" + reason)
+                self.assertIn(hint, answer.json()["hint"])
+
     def test_streams(self):
         sandbox = self.sandbox()
         answer = self.do(sandbox, "stream", value=["one", "", "two", "é"])
@@ -290,6 +304,7 @@ class PythonContract(Contract, unittest.TestCase):
 
 class NodeContract(Contract, unittest.TestCase):
     language, file, error_type = "node", "contract.cjs", "RangeError"
+    limits = [("spawn", "process-limit", "--pids N")]
 
 
 if __name__ == "__main__":

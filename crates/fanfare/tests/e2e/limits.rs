@@ -86,6 +86,13 @@ async fn bombs_stay_inside(cluster: Cluster) -> Cluster {
                  \x20               n += 1\n\
                  \x20       except OSError as error:\n\
                  \x20           return {'forks': n, 'errno': error.errno}\n\
+                 \x20   if e.get('do') == 'bomb':\n\
+                 \x20       while True:\n\
+                 \x20           if os.fork() == 0:\n\
+                 \x20               import time; time.sleep(60); os._exit(0)\n\
+                 \x20   if e.get('do') == 'threads':\n\
+                 \x20       import threading\n\
+                 \x20       while True: threading.Thread(target=threading.Event().wait, daemon=True).start()\n\
                  \x20   if e.get('do') == 'fill':\n\
                  \x20       with tempfile.TemporaryFile() as f:\n\
                  \x20           while True: f.write(b'x' * (1 << 20))\n\
@@ -96,8 +103,16 @@ async fn bombs_stay_inside(cluster: Cluster) -> Cluster {
     assert_eq!(forked.status, 200, "{}", forked.text());
     assert!(forked.json()["forks"].as_u64().unwrap() < 40, "{}", forked.text());
     let filled = cluster.call("bomb", r#"{"do":"fill"}"#).await;
-    assert_eq!((filled.status, filled.reason()), (502, Some("handler-error")), "{}", filled.text());
+    assert_eq!((filled.status, filled.reason()), (502, Some("no-space")), "{}", filled.text());
     assert!(filled.text().contains("No space left"), "{}", filled.text());
+    for bomb in ["bomb", "threads"] {
+        let name = format!("{bomb}s");
+        cluster.deploy_python(&name, source, &["--pids", "32"]);
+        let refused = cluster.call(&name, &format!(r#"{{"do":"{bomb}"}}"#)).await;
+        assert_eq!((refused.status, refused.reason()), (502, Some("process-limit")), "{}", refused.text());
+        let hint = refused.json()["hint"].as_str().unwrap_or_default().to_owned();
+        assert!(hint.contains(&format!("fanfare update {name} --pids")), "{hint}");
+    }
     assert_eq!(cluster.call("neighbour", "{}").await.text(), "fine");
     cluster
 }

@@ -2,6 +2,7 @@
 
 import atexit
 import copy
+import errno
 import os
 import signal
 import sys
@@ -138,6 +139,14 @@ def do_stream_slowly(event, context):
 
 def do_full(event, context):
     return event["answer"]
+
+
+def do_fill(event, context):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/full")
+
+
+def do_not_ready(event, context):
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def do_raise(event, context):
