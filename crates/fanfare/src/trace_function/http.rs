@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use fanfare_types::Reason;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -13,6 +14,9 @@ use serde::Serialize;
 
 use super::work::Work;
 use super::{Function, grpc};
+
+/// Characters of a field that an answer repeats.
+const SHOWN_CHARS_MAX: usize = 80;
 
 pub(super) type Body = BoxBody<Bytes, Infallible>;
 
@@ -43,7 +47,7 @@ pub(super) async fn answer(
     while let Some(Ok(_)) = body.frame().await {}
     let asked = match asked(&function, &parts.headers) {
         Ok(asked) => asked,
-        Err(name) => return Ok(text(StatusCode::BAD_REQUEST, &format!("{name} is no whole number\n"))),
+        Err(wrong) => return Ok(refusal(StatusCode::BAD_REQUEST, Reason::BadRequest, &wrong)),
     };
     let name = parts.headers.get("function").and_then(|name| name.to_str().ok()).unwrap_or(&function.name);
     let (status, took) = match asked {
@@ -52,7 +56,9 @@ pub(super) async fn answer(
             Ok(done) if done.had_memory => ("OK", micros(done.took)),
             // InVitro knows it by how the body begins.
             Ok(_) => return Ok(text(StatusCode::OK, &format!("FAILURE - mem_alloc - {name}\n"))),
-            Err(_) => return Ok(text(StatusCode::INTERNAL_SERVER_ERROR, "the work broke off\n")),
+            Err(_) => {
+                return Ok(refusal(StatusCode::BAD_GATEWAY, Reason::HandlerError, "the work broke off"));
+            }
         },
     };
     let answer = Answer { status, function: name, machine_name: &function.machine, execution_time: took };
@@ -61,14 +67,16 @@ pub(super) async fn answer(
     Ok(response(StatusCode::OK, "application/json", json))
 }
 
-/// What the fields ask for: `None` if nothing at all; the name of one that is wrong.
-fn asked(function: &Function, headers: &HeaderMap) -> Result<Option<Work>, &'static str> {
-    let number = |name: &'static str| match headers.get(name) {
-        None => Ok(None),
-        Some(value) => {
-            let text = value.to_str().map_err(|_| name)?;
-            text.trim().parse::<u32>().map(Some).map_err(|_| name)
-        }
+/// What the fields ask for: `None` if nothing at all; what is wrong with one.
+fn asked(function: &Function, headers: &HeaderMap) -> Result<Option<Work>, String> {
+    let number = |name: &str| {
+        let Some(value) = headers.get(name) else { return Ok(None) };
+        let number = value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok());
+        number.map(Some).ok_or_else(|| {
+            let value: String =
+                String::from_utf8_lossy(value.as_bytes()).chars().take(SHOWN_CHARS_MAX).collect();
+            format!("{name} is {value:?}; allowed: a whole number, 0 to {}", u32::MAX)
+        })
     };
     let workload = headers.get("workload").and_then(|value| value.to_str().ok()).unwrap_or_default();
     // The names of images, with or without what is around these words.
@@ -85,6 +93,13 @@ fn asked(function: &Function, headers: &HeaderMap) -> Result<Option<Work>, &'sta
 
 pub(super) fn micros(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What the platform lets a function say of a request or of itself, with the code for it.
+fn refusal(status: StatusCode, reason: Reason, detail: &str) -> Response<Body> {
+    let mut response = text(status, &format!("{detail}\n"));
+    response.headers_mut().insert("x-fanfare-reason", HeaderValue::from_static(reason.code()));
+    response
 }
 
 fn text(status: StatusCode, text: &str) -> Response<Body> {
@@ -132,7 +147,10 @@ mod tests {
         assert_eq!(of(&trace(), &[]), Ok(Some(Work::default())));
         let half = [("requested_cpu", "10"), ("io_percentage", "50")];
         assert_eq!(of(&trace(), &half), Ok(Some(Work { cpu_ms: 5, io_ms: 5, memory_mib: 0 })));
-        assert_eq!(of(&trace(), &[("requested_cpu", "-1")]), Err("requested_cpu"));
-        assert_eq!(of(&trace(), &[("multiplier", "many")]), Err("multiplier"));
+        let wrong = "requested_cpu is \"-1\"; allowed: a whole number, 0 to 4294967295";
+        assert_eq!(of(&trace(), &[("requested_cpu", "-1")]), Err(wrong.to_owned()));
+        assert!(of(&trace(), &[("multiplier", "many")]).unwrap_err().starts_with("multiplier is \"many\""));
+        let refused = refusal(StatusCode::BAD_REQUEST, Reason::BadRequest, wrong);
+        assert_eq!(refused.headers()["x-fanfare-reason"], "bad-request");
     }
 }
