@@ -25,6 +25,27 @@ async fn time_that_runs_out_in_the_queue() {
     control.demand(0).await;
 }
 
+/// A limit is what a client waits, loading included; but whose time it was is never left open.
+#[tokio::test]
+async fn q13_time_that_a_function_took_to_load_is_told_from_its_own() {
+    let (rig, mut control) = Rig::synced(vec![impatient(500)]).await;
+    let loading = get(rig.address(), "/function/hello").await;
+    assert_eq!((loading.status.as_u16(), loading.reason()), (504, "queue-timeout"));
+    let timing = loading.headers["server-timing"].to_str().unwrap();
+    assert!(timing.starts_with("queue;dur=") && !timing.contains("execute"), "{timing}");
+    control.demand(1).await;
+    control.demand(0).await;
+    let slow = get_later(rig.address(), "/function/hello");
+    control.demand(1).await;
+    let mut sandbox = HeldSandbox::new(rig.dir(), 1);
+    control.grant(1, sandbox.endpoint(), 1, None);
+    let _held = sandbox.next().await;
+    let slow = within("the refusal", slow).await.unwrap();
+    assert_eq!((slow.status.as_u16(), slow.reason()), (504, "request-timeout"));
+    let timing = slow.headers["server-timing"].to_str().unwrap();
+    assert!(timing.starts_with("queue;dur=") && timing.contains(", execute;dur="), "{timing}");
+}
+
 #[tokio::test]
 async fn time_that_runs_out_in_user_code_condemns_the_sandbox() {
     let (rig, mut control) = Rig::synced(vec![impatient(1_000)]).await;
