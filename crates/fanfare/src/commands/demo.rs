@@ -81,12 +81,21 @@ pub(crate) async fn run(args: &DemoArgs, printer: Printer) -> Result<Exit, Failu
     printer.stage("Started control plane, data plane and node in one process");
 
     let api = local.api_url();
+    let measuring = tokio::time::timeout(DEMO_TIMEOUT, measure(&api, directory.path(), args.surge, printer));
     let measured = tokio::select! {
-        measured = tokio::time::timeout(DEMO_TIMEOUT, measure(&api, directory.path(), args.surge, printer)) => {
-            measured.unwrap_or_else(|_| Err(Failure::new(Exit::Timeout, format!("the demo took over {DEMO_TIMEOUT:?}"))))
-        }
+        biased;
         () = signals.next() => Err(Failure::said(Exit::Interrupted)),
         failed = local.failed() => Err(failed),
+        measured = measuring => {
+            let measured = measured.unwrap_or_else(|_| {
+                Err(Failure::new(Exit::Timeout, format!("the demo took over {DEMO_TIMEOUT:?}")))
+            });
+            // What is measured has ended by the same signal, which must not be taken for a second one.
+            if measured.as_ref().is_err_and(|failure| failure.exit == Exit::Interrupted) {
+                signals.next().await;
+            }
+            measured
+        }
     };
     let begin = Instant::now();
     let stopped = signals.or_at_once(local.stop(printer.quieter())).await;
