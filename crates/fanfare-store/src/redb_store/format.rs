@@ -26,8 +26,20 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) note: Note,
-    /// Locked while this is open.
-    _directory: File,
+    /// Of the store, not of a draft that is made under the same lock.
+    _lock: Option<Lock>,
+}
+
+/// The directory's lock, given back when this is dropped: a child that another thread is just starting has a copy of the
+/// descriptor until it executes its program, and would hold it for that long.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the descriptor gives it back, too.
+        let _ = self.0.unlock();
+    }
 }
 
 /// Opens the file in `directory`, making both if need be, and takes the directory's lock. `begin` makes a new file's
@@ -38,15 +50,16 @@ pub(crate) fn open(
 ) -> Result<OpenFile, StoreError> {
     make_directory(directory).map_err(|error| io_error(directory, "make its directory", error))?;
     let handle = File::open(directory).map_err(|error| io_error(directory, "open its directory", error))?;
-    lock(&handle, directory)?;
+    let lock = lock(handle, directory)?;
+    let handle = &lock.0;
     let path = directory.join(FILE_NAME);
     let existing = || OpenOptions::new().read(true).write(true).open(&path);
     let file = match existing() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let draft = draft(directory, &handle).map_err(|error| io_error(&path, "begin it", error))?;
+            let draft = draft(directory).map_err(|error| io_error(&path, "begin it", error))?;
             let written = draft.path.clone();
             begin(draft)?;
-            publish(&written, &path, &handle).map_err(|error| io_error(&path, "begin it", error))?;
+            publish(&written, &path, handle).map_err(|error| io_error(&path, "begin it", error))?;
             existing()
         }
         opened => opened,
@@ -54,7 +67,7 @@ pub(crate) fn open(
     let file = file.map_err(|error| io_error(&path, "open it", error))?;
     check_header(&file, &path)?;
     let note = Note::open(directory).map_err(|error| io_error(&path, "open the note beside it", error))?;
-    Ok(OpenFile { file, path, note, _directory: handle })
+    Ok(OpenFile { file, path, note, _lock: Some(lock) })
 }
 
 /// The first page of a new file.
@@ -81,7 +94,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// A file without its name yet, with nothing but its first page. One that a crash left is written over.
-fn draft(directory: &Path, handle: &File) -> io::Result<OpenFile> {
+fn draft(directory: &Path) -> io::Result<OpenFile> {
     let path = directory.join("store.fanfare.new");
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
@@ -89,8 +102,7 @@ fn draft(directory: &Path, handle: &File) -> io::Result<OpenFile> {
     // Of a store that was here before: this one begins anew.
     let note = Note::open(directory)?;
     note.write(0)?;
-    // The lock is that of the open directory, which both handles share.
-    Ok(OpenFile { file, path, note, _directory: handle.try_clone()? })
+    Ok(OpenFile { file, path, note, _lock: None })
 }
 
 fn publish(draft: &Path, path: &Path, handle: &File) -> io::Result<()> {
@@ -119,11 +131,11 @@ fn check_header(file: &File, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn lock(handle: &File, directory: &Path) -> Result<(), StoreError> {
+fn lock(handle: File, directory: &Path) -> Result<Lock, StoreError> {
     match handle.try_lock() {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Lock(handle)),
         Err(TryLockError::WouldBlock) => {
-            Err(StoreError::InUse { path: directory.to_owned(), pid: lock_holder(handle) })
+            Err(StoreError::InUse { path: directory.to_owned(), pid: lock_holder(&handle) })
         }
         Err(TryLockError::Error(error)) => Err(io_error(directory, "lock its directory", error)),
     }
